@@ -94,16 +94,15 @@ def source_of_arrays(name: str, arrays: Arrays) -> Source:
     with showing_entries(name):
         encoded = _encoded(parts, expected)
     inputs, targets = encoded["train"]
-    is_test = np.zeros(len(inputs), dtype=np.bool_)
     if "test" in encoded:
         more, labels = encoded["test"]
-        is_test = np.repeat([False, True], [len(inputs), len(more)])
+        test = np.arange(len(inputs), len(inputs) + len(more))
         inputs, targets = np.concatenate([inputs, more]), np.concatenate([targets, labels])
     else:
         by_class = np.argsort(targets.reshape(len(targets), -1)[:, 0], kind="stable")
-        is_test[spread(by_class, round(_TEST_SHARE * len(inputs)))] = True
+        test = spread(by_class, round(_TEST_SHARE * len(inputs)))
     return divided(
-        name, inputs, targets, is_test, expected.outputs,
+        name, inputs, targets, test, expected.outputs,
         task=expected.task, classes=expected.classes,
     )  # fmt: skip
 

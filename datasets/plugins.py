@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from coterie.datasets.problem import DataError
 from coterie.errors import Error, line_of
@@ -25,16 +25,8 @@ from coterie.errors import Error, line_of
 Kind = Literal[
     "method", "model", "dataset", "partition", "topology", "attack", "defence", "schedule"
 ]
-GROUPS: Mapping[Kind, str] = {
-    "method": "coterie.methods",
-    "model": "coterie.models",
-    "dataset": "coterie.datasets",
-    "partition": "coterie.partitions",
-    "topology": "coterie.topologies",
-    "attack": "coterie.attacks",
-    "defence": "coterie.defences",
-    "schedule": "coterie.schedules",
-}
+GROUPS: Mapping[Kind, str] = {kind: f"coterie.{kind}s" for kind in get_args(Kind)}
+GROUPS = {**GROUPS, "topology": "coterie.topologies"}
 """Kind of part -> group of its entry points."""
 Row = TypeVar("Row")
 

@@ -134,7 +134,6 @@ class Preprocessing:
         return absent
 
     def as_json(self) -> dict[str, Any]:
-        """Convert to a JSON object."""
         content: dict[str, Any] = {"columns": [column.as_json() for column in self.columns]}
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)

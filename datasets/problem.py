@@ -92,7 +92,6 @@ class Problem:
 
     @property
     def peers(self) -> int:
-        """Number of peers n."""
         return len(self.samples)
 
     def sizes(self, peer: int, *, in_groups: bool = False) -> dict[str, int]:

@@ -59,11 +59,11 @@ class Source:
 
 
 def divided(
-    name: str, inputs: npt.NDArray[Any], targets: Any, is_test: Any, outputs: int, **more: Any
+    name: str, inputs: npt.NDArray[Any], targets: Any, test: Ints, outputs: int, **more: Any
 ) -> Source:
-    """Make a source of examples and a mask (N,) of those in the test set."""
-    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    return Source(name, inputs, targets, train, test, outputs, **more)
+    """Make a source of examples and the rows of those in the test set."""
+    train = np.setdiff1d(np.arange(len(targets)), test)
+    return Source(name, inputs, targets, train, np.sort(test), outputs, **more)
 
 
 def spread(rows: Ints, count: int) -> Ints:

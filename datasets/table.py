@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from coterie.datasets.own.institutions import Read as HeldRead
 from coterie.datasets.own.institutions import deployed, simulated
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.own.text import TextOptions, read_text
-from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.partition.split import split
 from coterie.datasets.per_peer import (
@@ -92,7 +91,7 @@ def _read(read: Read, data_dir: Path, options: object) -> Source:
 
 @remembered(8)
 def _split(
-    read: Read, data_dir: Path, options: object, partition: Partition, peers: int, seed: int
+    read: Read, partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
     with recorded() as reads:
         source = _read(read, data_dir, options)
@@ -111,13 +110,7 @@ def _published(
     local_steps: int = 1,
 ) -> Dataset:
     """Make a data set of a `Source`, which is divided among the peers."""
-
-    def load(
-        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-    ) -> Problem:
-        limit = samples if partition.kind in KINDS else 0
-        return _split(read, data_dir, options, partition.of(division, limit), peers, seed)
-
+    load = partial(_split, read)
     return Dataset(
         summary, needs, model, load, options, local_steps, division=division, samples=samples
     )
@@ -128,13 +121,10 @@ def _synthetic(
     needs: str = "nothing: synthetic",
 ) -> Dataset:  # fmt: skip
     """Make a data set of a function of peers, seed and options, which reads no data-dir."""
-
-    def load(
-        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
-    ) -> Problem:
-        return make(peers, seed, options)
-
-    return Dataset(summary, needs, model, load, options, divided=False)
+    return Dataset(
+        summary, needs, model, lambda _, peers, seed, __, of: make(peers, seed, of), options,
+        divided=False,
+    )  # fmt: skip
 
 
 def _held(summary: str, needs: str, read: HeldRead, options: type, model: str = "mlp") -> Dataset:

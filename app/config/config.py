@@ -173,7 +173,6 @@ class Config(Settings):
         return weights
 
     def strategy(self) -> ExchangePlan:
-        """Return the method's strategy for this run."""
         method, rounds = self.row, self.num_server_rounds
         try:
             run = schedule.Setting(

@@ -248,12 +248,10 @@ class Settings:
 
     @property
     def withheld(self) -> tuple[int, ...]:
-        """Peers of the key `withhold`."""
         return tuple(map(int, self.withhold.split(","))) if self.withhold else ()
 
     @property
     def division(self) -> int:
-        """Seed of the division of the data."""
         return self.seed if self.split_seed == "seed" else self.split_seed
 
     @property
@@ -278,7 +276,6 @@ class Settings:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the models that peers have."""
         return kinds_of(self.peer_models, self._common_model, self.peers)
 
     def model_of_peer(self, peer: int, name: str) -> str:

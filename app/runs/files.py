@@ -6,6 +6,7 @@ A pipe would block the reader, a device never ends, and a link leads out of the 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import struct
@@ -213,9 +214,7 @@ def _check_array(archive: zipfile.ZipFile, key: str, kind: str) -> None:
         shape, _, dtype = _HEADERS[version](member)
     if dtype.kind not in kind:
         raise ValueError(f"{key} holds {dtype}")
-    size = dtype.itemsize
-    for side in shape:
-        size *= side
+    size = dtype.itemsize * math.prod(shape)
     if not 0 <= size <= memory():
         raise ValueError(
             f"{key} is {'x'.join(map(str, shape))}: {units.size(size)}, and at most "

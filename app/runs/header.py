@@ -48,8 +48,7 @@ def division(config: Config, problem: Problem) -> str:
         clusters = 0 if problem.clusters is None else len(set(problem.clusters.tolist()))
         words.append(partition.kind + (f" in {clusters} clusters" if clusters > 1 else ""))
         if partition.limit:
-            limit = f"at most {partition.limit} examples each (partition.samples-per-peer)"
-            words.append(limit)
+            words.append(f"at most {partition.limit} examples each (partition.samples-per-peer)")
     return ", ".join(words)
 
 

@@ -264,7 +264,6 @@ class Run:
 
     @property
     def peers(self) -> int:
-        """Number of peers n."""
         return int(self.config["peers"])
 
     @property
@@ -393,7 +392,6 @@ class RunReader:
         self._peers = 0
 
     def read(self) -> Run:
-        """Return the current measurements; see `Run.read`."""
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")

@@ -15,7 +15,7 @@ from coterie.app.config import limits, schema
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.runs.provenance import digest
-from coterie.datasets.preprocessing import Preprocessing, check_scale, numbers
+from coterie.datasets.preprocessing import Column, Preprocessing, check_scale, numbers
 from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
@@ -87,12 +87,16 @@ class About:
         steps = self.normalisation.get("preprocessing")
         return None if steps is None else Preprocessing.of_json(steps)
 
+    @property
+    def table(self) -> tuple[Column, ...]:
+        """Columns of a table's rows, in order; empty for other examples."""
+        fitted = self.preprocessing
+        return () if fitted is None else fitted.columns
+
     def class_names(self) -> list[str]:
-        """Return the names of the classes, or their numbers."""
         return list(self.classes) or [str(number) for number in range(self.outputs)]
 
     def strings(self) -> dict[str, str]:
-        """Return the metadata as strings by name."""
         texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in vars(self).items()
@@ -134,8 +138,7 @@ class About:
             raise ValueError(f"{math.prod(self.shape)} numbers of an example, not {_NUMBERS}")
         if len(self.classes) not in (0, self.outputs):
             raise ValueError(f"it names {len(self.classes)} classes of {self.outputs}")
-        fitted = self.preprocessing
-        named = () if fitted is None else tuple(column.name for column in fitted.columns)
+        fitted, named = self.preprocessing, tuple(column.name for column in self.table)
         if named != self.columns:
             raise ValueError("its columns are not those of its preprocessing")
         if len(set(named)) < len(named):

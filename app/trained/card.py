@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +23,7 @@ _COLUMNS = 500  # maximum number of columns, of more those with findings
 _NAMED = 50  # maximum number of collaborators, largest weights first
 _QUALITY = ("column", "kind", "missing", "distinct", "code", "code_share", "drift", "finding")
 _JSON = json.JSONEncoder(allow_nan=False)
+_VERSIONS = {name: version(name) for name in ("torch", "numpy")}
 
 
 def card(
@@ -81,7 +81,7 @@ def card(
         **({"clearance": clearance} if clearance else {}),
         **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
-        "versions": _versions(),
+        "versions": _VERSIONS,
         **({"diagnostics": curves["diagnostics"]} if "diagnostics" in curves else {}),
         **({"dice": {f"dice_{k}": round(v, 4) for k, v in dice}} if "dice" in curves else {}),
         **_limited(curves, names),
@@ -111,11 +111,6 @@ def _collaborators(
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@lru_cache
-def _versions() -> Mapping[str, str]:
-    return {name: version(name) for name in ("torch", "numpy")}
 
 
 def as_json(content: Mapping[str, Any]) -> str:
@@ -195,30 +190,23 @@ def _privacy(content: Mapping[str, Any]) -> list[str]:
             f"This node attacked {len(letters)} of its letters before they left, and {sent} of "
             "them left: clearance.md has what was measured."
         )
-    privacy += _single_values(content)
+    if content.get("diagnostics", {}).get("threshold") is not None:
+        digits = ", rounded to two decimals" if "privacy" in content else ""
+        privacy.append(
+            "The threshold in the file is the mean of two validation examples' predicted "
+            f"probabilities{digits}. It is not covered by differential privacy."
+        )
+    if "fill" in content:
+        privacy.append(
+            "The file holds the median of each column with missing cells: it can be one patient's "
+            "value."
+        )
     if content["policy"] is None:
         privacy.append("No policy: a simulation, in which every measurement was reported.")
     else:
         disclosed = content["reported_to_the_relay"]
         privacy.append(f"Reports to the relay, as the policy allows: {disclosed}, rounded.")
     return privacy
-
-
-def _single_values(content: Mapping[str, Any]) -> list[str]:
-    """Return sentences on numbers of the model file that single examples determine."""
-    sentences = []
-    if content.get("diagnostics", {}).get("threshold") is not None:
-        digits = ", rounded to two decimals" if "privacy" in content else ""
-        sentences.append(
-            "The threshold in the file is the mean of two validation examples' predicted "
-            f"probabilities{digits}. It is not covered by differential privacy."
-        )
-    if "fill" in content:
-        sentences.append(
-            "The file holds the median of each column with missing cells: it can be one patient's "
-            "value."
-        )
-    return sentences
 
 
 _OF_CARD = ("diagnostics", "dice", "limited")

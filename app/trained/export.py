@@ -45,7 +45,7 @@ def export(model: PersonalModel, path: Path) -> None:
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: a model is exported as {' or '.join(FORMATS)}")
-    columns = _columns(model.about)
+    columns = model.about.table
     module = _OfColumns(model, columns) if columns else model
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path) as draft:
@@ -69,18 +69,13 @@ def metadata(about: About) -> dict[str, Any]:
         "task": about.task,
         "dataset": about.dataset,
         "shape": about.shape,
-        "columns": [column.as_json() for column in _columns(about)],
+        "columns": [column.as_json() for column in about.table],
         "classes": about.classes,
         "normalisation": about.normalisation,
         "schema": fitted.schema if fitted is not None else "",
         "config_digest": about.config_digest,
         "data": about.data,
     }
-
-
-def _columns(about: About) -> Sequence[Column]:
-    """Return the columns of a table's rows, in order; empty for other examples."""
-    return about.preprocessing.columns if about.preprocessing is not None else ()
 
 
 class _OfColumns(nn.Module):
@@ -135,9 +130,9 @@ def _traced(module: nn.Module, about: About) -> torch.export.ExportedProgram:
     batch: Any = {0: torch.export.Dim("examples")}
     dtype = torch.int64 if about.task == "language" else torch.float32
     example: Any = torch.zeros(2, *about.shape, dtype=dtype)
-    if columns := _columns(about):
+    if about.table:
         # A tensor per column: a tensor that is shared would be traced as a single input.
-        example = {column.name: torch.zeros(2, dtype=torch.float64) for column in columns}
+        example = {column.name: torch.zeros(2, dtype=torch.float64) for column in about.table}
         batch = dict.fromkeys(example, batch)
     return torch.export.export(module.eval(), (example,), dynamic_shapes=(batch,))
 
@@ -146,7 +141,7 @@ def _write_onnx(module: nn.Module, about: About, path: Path) -> None:
     outputs = ["scores"]
     if about.task in ("classification", "survival"):
         module, outputs = _WithProbabilities(module, about.task), ["scores", "probabilities"]
-    columns = _columns(about)
+    columns = about.table
     for name in (column.name for column in columns):
         if not name or name in outputs:
             why = f"{name} is the name of an output" if name else "a column has no name"

@@ -94,8 +94,7 @@ def _table(path: Path, about: About) -> Inputs:
 
 
 def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
-    fitted = about.preprocessing
-    columns = () if fitted is None else fitted.columns
+    columns = about.table
     if not columns:
         wanted = math.prod(about.shape)
         if len(table.column_names) != wanted:
@@ -110,12 +109,11 @@ def _encoded(table: pa.Table, path: Path, about: About) -> npt.NDArray[Any]:
     if refuses_missing(about):
         cells.add_missing(table, raw, columns, wrong)
     if wrong:
-        some = cells.named(wrong, path)
-        more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+        why = ""
         if any(each.why == "is missing" for row in wrong.values() for each in row):
-            more += '; the model was trained with table.missing = "refuse"'
-        raise ConfigError("\n".join(some[:_SHOWN]) + more)
-    if fitted is None or not fitted.columns:
+            why = '; the model was trained with table.missing = "refuse"'
+        raise ConfigError(f"{_first(cells.named(wrong, path))}{why}")
+    if not about.table:
         raw = raw.reshape(-1, *about.shape)
     return fitting(raw, about, str(path))
 
@@ -132,6 +130,11 @@ def _arrays(path: Path, about: About) -> Inputs:
     return Inputs(raw, names, {"row": names})
 
 
+def _first(lines: Sequence[str]) -> str:
+    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return "\n".join(lines[:_SHOWN]) + more
+
+
 def refuses_missing(about: About) -> bool:
     """Return whether the model was trained without missing cells, and predicts none."""
     return about.dataset_options.get("missing") == "refuse"
@@ -139,16 +142,16 @@ def refuses_missing(about: About) -> bool:
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
     """Return raw examples (N, ...) if they fit the model's input, else raise ConfigError."""
-    fitted = about.preprocessing
-    fills = fitted is not None and bool(fitted.columns)
-    shape = (len(fitted.columns),) if fitted is not None and fills else about.shape
+    columns = about.table
+    shape = (len(columns),) if columns else about.shape
     if raw.dtype.kind not in "iubf":
         raise ConfigError(f"{called} holds {raw.dtype}, the model takes numbers")
     if raw.ndim != 1 + len(shape) or raw.shape[1:] != shape:
         raise ConfigError(
             f"{called} is {raw.shape}, the model takes (N, {', '.join(map(str, shape))})"
         )
-    unsound = np.isinf(raw) if fills and not refuses_missing(about) else ~np.isfinite(raw)
+    fills = bool(columns) and not refuses_missing(about)
+    unsound = np.isinf(raw) if fills else ~np.isfinite(raw)
     if rows := np.flatnonzero(unsound.any(axis=tuple(range(1, raw.ndim)))).tolist():
         raise ConfigError(
             f"{called}: {len(rows)} of {len(raw)} examples have NaN or infinity, the first is "
@@ -168,8 +171,7 @@ def _images(folder: Path, about: About) -> Inputs:
         files, left_out = files_below(folder, folder)
         examples, others = read_examples(files, options)
     except RefusedError as error:  # hidden from the relay, but shown to the local user
-        more = f" and {len(error.entries) - _SHOWN} more" if len(error.entries) > _SHOWN else ""
-        raise ConfigError("\n".join(error.entries[:_SHOWN]) + more) from None
+        raise ConfigError(_first(error.entries)) from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{folder}: {error}") from None
     if not examples:
@@ -185,4 +187,4 @@ def _images(folder: Path, about: About) -> Inputs:
             f"{trained or min(depths)}, whose values mean something else"
         )
     names = [str(path.relative_to(folder)) for path, _ in examples]
-    return Inputs(np.stack([each.pixels for _, each in examples]), names, {"file": names})
+    return Inputs(np.stack([each.values for _, each in examples]), names, {"file": names})

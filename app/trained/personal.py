@@ -171,7 +171,6 @@ class PersonalModel(nn.Module):
             self.register_buffer("labels", tensors["memory.labels"])
 
     def forward(self, raw: Tensor) -> Tensor:
-        """Return the scores of raw examples."""
         inputs = self.preparation(raw)
         if self._voting is not None:
             predicted = self._voted(inputs)

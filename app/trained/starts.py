@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.trained.about import About
@@ -49,16 +49,10 @@ _COMPARED = "peer_name", "model", "model_options", "adaptation", "shape", "outpu
 def _difference(there: About, here: About) -> str:
     """Return how a saved model differs from that of a run; "" if it does not."""
     pairs = {name: (getattr(there, name), getattr(here, name)) for name in _COMPARED}
-    pairs["columns"] = _columns(there), _columns(here)
+    pairs["columns"] = tuple([column.as_json() for column in each.table] for each in (there, here))
     scales = (each.dataset_options.get("scale", "own") for each in (there, here))
     pairs["table.scale"] = next(scales), next(scales)
     for what, (before, now) in pairs.items():
         if before != now:
             return f"{what.replace('_', ' ')}: {before}, in this run {now}"
     return ""
-
-
-def _columns(about: About) -> list[dict[str, Any]]:
-    return (
-        [column.as_json() for column in about.preprocessing.columns] if about.preprocessing else []
-    )

@@ -129,7 +129,6 @@ class AllForOne(
         return self.near if self.is_refreshed(t) else self.weights(s) > 0
 
     def is_refreshed(self, t: int) -> bool:
-        """Return True if similarity is estimated in round `t`."""
         return self.criterion != "oracle" and (t - 1) % self.refresh_every == 0
 
     def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:

@@ -87,7 +87,6 @@ class Boosting(
     offers_model: ClassVar[bool] = False
 
     def check(self, config: Any) -> None:
-        """Reject models that are no sums of trees."""
         if config.network != "boosted-trees":
             raise ValueError(
                 f'fits trees to what is left of scores, which model = "{config.network}" is not '

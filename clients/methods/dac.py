@@ -115,7 +115,6 @@ class DAC(
         return highest(np.where(self.near, drawn, -np.inf), self.models)
 
     def temperature(self, t: int) -> float:
-        """Return tau_t."""
         if self.tau_schedule == "constant":
             return self.tau
         return float(2 * self.tau / (1 + np.exp(-_RISE * max(t - 2, 0))) - self.tau + 1)

@@ -45,12 +45,10 @@ class PersonalState(State):
 
     @classmethod
     def from_start(cls, start: State, **more: Any) -> Self:
-        """Start both models from the initial one."""
         x, buffers, opt_state = start.x, start.buffers, start.opt_state
         return cls(x, buffers, opt_state, v=x, v_buffers=buffers, v_opt_state=opt_state, **more)
 
     def trained_personal(self, fit: Fit) -> Self:
-        """Return the state with the trained personal models."""
         return replace(self, v=fit.x, v_buffers=fit.buffers, v_opt_state=fit.opt_state)
 
 

@@ -62,7 +62,6 @@ class LocalTraining(Rule[S]):
         return s, {"x": s.x}
 
     def train(self, s: S, t: int) -> S:
-        """Run the local training of a round."""
         return self.fit(s, t, gradient=self.gradient(s, t))
 
     def gradient(self, s: S, t: int) -> GradientFunction | None:

@@ -125,7 +125,6 @@ class FedEM(FedAvg[FedEMState], group="groups", learns_graph=True, exposes=CHOOS
         return pi
 
     def _split(self, stacks: Stacks) -> Stacks:
-        """Reshape stacks with a row per component to (P, K, ...)."""
         return {name: value.unflatten(0, (-1, self.components)) for name, value in stacks.items()}
 
 

@@ -87,12 +87,10 @@ class Ifca(LocalTraining[IfcaState], group="groups", learns_graph=True, exposes=
         self.number(problem)
 
     def number(self, problem: Clustered) -> int:
-        """Return K for a problem."""
         return self.clusters or len(np.unique(true_clusters(problem, "set ifca.clusters")))
 
     @cached_property
     def k(self) -> int:
-        """Number of models."""
         return self.number(self.engine)
 
     def init(self) -> IfcaState:

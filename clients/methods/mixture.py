@@ -153,7 +153,6 @@ class Stacking(Predictors[StackingState], group="unknown", exposes=CHOOSES_WEIGH
         return True
 
     def check_data(self, problem: Problem) -> None:
-        """Reject problems whose models have no scores."""
         if problem.task in ("quadratic", "segmentation"):
             raise ValueError(
                 f"adds the scores of models along the last axis, which {problem.task} does not have"

@@ -89,7 +89,6 @@ class PartialPooling(
     offers_model: ClassVar[bool] = False
 
     def check(self, config: Any) -> None:
-        """Reject models that are not linear in what they train."""
         if config.network != "linear" and not config.adaptation.frozen:
             raise ValueError(
                 f'needs a model that is linear in its parameters: set model = "linear" instead of '
@@ -97,7 +96,6 @@ class PartialPooling(
             )
 
     def check_data(self, problem: Problem) -> None:
-        """Reject problems without rows."""
         if problem.task not in ("classification", "regression", "survival"):
             raise ValueError(f"has no likelihood of {problem.task}")
 

@@ -55,7 +55,6 @@ class Yardstick(Local):
 
     @cached_property
     def _known(self) -> dict[SplitName, list[Tensor]]:
-        """Predictions for each call of an evaluation."""
         return {}
 
     def evaluate(self, s: State, split: SplitName) -> Scores:

@@ -62,7 +62,6 @@ class Limited(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of torch."""
         options = dict(kwargs or {})
         if func in _MAKERS:
             plain = {key: value for key, value in options.items() if key not in _ELSEWHERE}

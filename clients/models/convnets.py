@@ -36,26 +36,8 @@ class AtLeast(nn.Module):
         return F.interpolate(images, (height + down, width + right), mode="nearest")
 
 
-def lenet(shape: Shape, outputs: int) -> nn.Module:
-    """Build LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR)."""
-    # 62,006 parameters on 3x32x32 with 10 classes.
-    return _two_convolutions(shape, outputs, 32, (6, 16), (120, 84))
-
-
-def lenet_femnist(shape: Shape, outputs: int) -> nn.Module:
-    """Build DPFL's network for FEMNIST: 37,586 parameters on 1x28x28 with 10 classes."""
-    return _two_convolutions(shape, outputs, 28, (4, 12), (120, 100))
-
-
-def cnn_mnist(shape: Shape, outputs: int) -> nn.Module:
-    """Build All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes."""
-    # The paper states no layers, only "20 x 10^3" parameters: this reading is the small network of
-    # 10 and 20 channels of PyTorch's MNIST examples, without dropout.
-    return _two_convolutions(shape, outputs, 28, (10, 20), (50,))
-
-
 def _two_convolutions(
-    shape: Shape, outputs: int, side: int, channels: tuple[int, int], hidden: tuple[int, ...]
+    shape: Shape, outputs: int, *, side: int, channels: tuple[int, int], hidden: tuple[int, ...]
 ) -> nn.Module:
     """Build two unpadded 5x5 convolutions with ReLU and 2x2 pooling, and fully connected layers."""
     colours, *sides = check_image(shape)
@@ -69,6 +51,16 @@ def _two_convolutions(
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+lenet = partial(_two_convolutions, side=32, channels=(6, 16), hidden=(120, 84))
+"""LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR): 62,006
+parameters on 3x32x32 with 10 classes."""
+lenet_femnist = partial(_two_convolutions, side=28, channels=(4, 12), hidden=(120, 100))
+"""DPFL's network for FEMNIST: 37,586 parameters on 1x28x28 with 10 classes."""
+cnn_mnist = partial(_two_convolutions, side=28, channels=(10, 20), hidden=(50,))
+"""All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes. The paper states
+only "20 x 10^3" parameters: this reading is PyTorch's MNIST example, without dropout."""
 
 
 def cnn(shape: Shape, outputs: int) -> nn.Module:

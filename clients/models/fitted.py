@@ -59,7 +59,6 @@ class Rows(NamedTuple):
     weights: Floats  # (b,)
 
     def part(self, mask_b: npt.NDArray[np.bool_]) -> Rows:
-        """Return some of the rows."""
         return Rows(*(values[mask_b] for values in self))
 
 
@@ -94,7 +93,6 @@ class Logistic(Fitted):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits (b, k)."""
         return nn.functional.linear(inputs.flatten(1), self.weight, self.bias)
 
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
@@ -162,7 +160,6 @@ class Forest(Trees):
         self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits (b, k), or values."""
         mean_bk = self.at_leaves(inputs).mean(dim=1)
         if not self._classifies:
             return mean_bk
@@ -209,6 +206,10 @@ class Tree(NamedTuple):
     value: Floats  # (v, k)
 
 
+Boosted = tuple[Floats, Iterable[Sequence[Tree]]]
+"""Scores (k,) before the first stage, as logarithms of shares, and the stages."""
+
+
 class GradientBoosting(Trees):
     """Base of gradient boosting; a stage has a tree per score, for two classes one of log odds."""
 
@@ -223,7 +224,6 @@ class GradientBoosting(Trees):
         self.threshold_step = options.threshold_step
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits (b, k), or values."""
         values_bt = self.at_leaves(inputs)[..., 0]
         sums_bk = values_bt.unflatten(1, (-1, self._scores)).sum(dim=1)
         if self._scores < len(self.base):
@@ -232,14 +232,10 @@ class GradientBoosting(Trees):
         return scores_bk
 
     @abstractmethod
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         """Fit to targets 0 to k - 1, all of which occur, or to numbers if k is 1."""
-        # Returns the scores (k,) before the first stage, as logarithms of shares, and the stages.
 
     def fitted(self, rows: Rows, seed: int, begun: Begun | None = None) -> Arrays:
-        """Fit stages, or further ones that continue former fits; their `base` is 0."""
         # Classes that do not occur in the rows neither get trees nor count in residuals.
         arrays = self._empty()
 
@@ -269,9 +265,7 @@ class GradientBoosting(Trees):
 class BoostedTrees(GradientBoosting):
     """Gradient boosting of scikit-learn."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
         options, draws, init = self._options, np.random.RandomState(seed), None
@@ -358,9 +352,7 @@ def _log_shares(rows: Rows, k: int) -> Floats:
 class XGBoost(GradientBoosting):
     """Gradient boosting of XGBoost, leaf by leaf on histograms."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         xgboost, options = _imported("xgboost"), self._options
         settings = {
             "objective": ("reg:squarederror", "binary:logistic", "multi:softprob")[min(k, 3) - 1],
@@ -391,9 +383,7 @@ class XGBoost(GradientBoosting):
 class LightGBM(GradientBoosting):
     """Gradient boosting of LightGBM, leaf by leaf on histograms."""
 
-    def boosted(
-        self, rows: Rows, seed: int, k: int, begun: Begun | None
-    ) -> tuple[Floats, Iterable[Sequence[Tree]]]:
+    def boosted(self, rows: Rows, seed: int, k: int, begun: Begun | None) -> Boosted:
         lightgbm, options = _imported("lightgbm"), self._options
         settings = {
             "objective": ("regression", "binary", "multiclass")[min(k, 3) - 1],
@@ -463,13 +453,11 @@ class Kinds(nn.Module):
         self.models = nn.ModuleList(models)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of the row's kind."""
         at = self.kind.nan_to_num(0.0).clamp(0, len(self.models) - 1).long()
         outputs = torch.stack([model(inputs) for model in self.models])
         return outputs.index_select(0, at[None])[0]
 
     def name(self, kind: int) -> str:
-        """Return the name of the module of a kind."""
         return f"models.{kind}"
 
     def malformed(self, tensors: Mapping[str, Tensor]) -> Tensor:

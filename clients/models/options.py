@@ -84,7 +84,6 @@ class MlpOptions:
 
     @property
     def depth(self) -> int:
-        """Number of layers."""
         return len(self.widths(1)) + 1
 
     def widths(self, features: int) -> tuple[int, ...]:
@@ -180,7 +179,6 @@ class TransformerOptions:
 
     @property
     def depth(self) -> int:
-        """Number of blocks."""
         return self.layers
 
 
@@ -205,7 +203,6 @@ class Gpt2Options:
     )
 
     def check_data(self, problem: Problem) -> None:
-        """Check that the pretrained weights exist."""
         self.base()
 
     def base(self) -> Path:
@@ -362,7 +359,6 @@ class KindOptions:
 
     @property
     def depth(self) -> int:
-        """Largest number of layers that an option states."""
         return max(getattr(options, "depth", 0) for options in self.of)
 
 

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -147,7 +147,6 @@ class ImageFolderOptions(HeldOptions):
         self.normalisation()
 
     def check_peers(self, peers: int) -> None:
-        """Check that the run names its classes."""
         if len(set(words(self.classes))) != len(words(self.classes)) or not words(self.classes):
             raise ValueError('classes must name each class once, like "normal, pneumonia"')
         if self.masks and len(words(self.classes)) < 2:
@@ -172,19 +171,6 @@ class ImageFolderOptions(HeldOptions):
             raise ValueError(f"mean and std must be empty, or {channels} numbers each, std above 0")
         return np.reshape([mean, std], (2, channels, *[1] * len(sides)))
 
-    @property
-    def choices(self) -> Choices:
-        """Options of the decoder."""
-        return Choices(self.window, self.padding)
-
-
-class Example(NamedTuple):
-    """Image in the shape of the run."""
-
-    pixels: npt.NDArray[Any]  # (channels, H, W) or (1, X, Y, Z); uint8, or float32
-    properties: Mapping[str, str]  # of the file
-    patient: str  # must never be written
-
 
 @dataclass
 class _Reading:
@@ -200,7 +186,7 @@ class _Reading:
     images: int = 0
     nameless: int = 0  # images in folders below a class that are not grouped
 
-    def examples(self, paths: Sequence[Path]) -> list[tuple[Path, Example]]:
+    def examples(self, paths: Sequence[Path]) -> list[tuple[Path, Decoded]]:
         """Read files, and count their properties and what is left out."""
         examples, left_out = read_examples(paths, self.options)
         _check_schema(examples, self.schema)
@@ -215,7 +201,7 @@ class _Reading:
         self.left_out += left_out
         return files
 
-    def group_of(self, path: Path, folder: Path, example: Example) -> int:
+    def group_of(self, path: Path, folder: Path, example: Decoded) -> int:
         """Number the group of an image: names of patients end here."""
         own = f"file {len(self.groups)}"
         self.images += 1
@@ -347,7 +333,7 @@ def _part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
         )
     groups = [reading.group_of(path, in_class[path][1], each) for path, each in examples]
     labels = np.array([in_class[path][0] for path, _ in examples], dtype=np.int64)
-    return np.stack([each.pixels for _, each in examples]), labels, np.array(groups)
+    return np.stack([each.values for _, each in examples]), labels, np.array(groups)
 
 
 def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
@@ -383,7 +369,7 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
     ]:
         raise RefusedError(f"image-folder: {len(apart)} masks do not lie on their images", apart)
     groups = [reading.group_of(path, image_folder, each) for path, each in examples]
-    labels = np.stack([each.pixels[0] for _, each in targets])
+    labels = np.stack([each.values[0] for _, each in targets])
     values = np.unique(labels).tolist()
     if len(classes) == 2 and len({*values} - {0}) == 1:
         labels = labels != 0
@@ -394,11 +380,8 @@ def _masked_part(folder: Path, reading: _Reading, classes: list[str]) -> Part:
             [", ".join(f"{value:g}" for value in values[:20])],
         )
     reading.read += len(targets)
-    return (
-        np.stack([each.pixels for _, each in examples]),
-        labels.astype(np.uint8),
-        np.array(groups),
-    )
+    images = np.stack([each.values for _, each in examples])
+    return images, labels.astype(np.uint8), np.array(groups)
 
 
 def _stem(path: Path, folder: Path) -> str:
@@ -408,7 +391,7 @@ def _stem(path: Path, folder: Path) -> str:
 
 def read_examples(
     paths: Sequence[Path], options: ImageFolderOptions, *, is_mask: bool = False
-) -> tuple[list[tuple[Path, Example]], Counter[str]]:
+) -> tuple[list[tuple[Path, Decoded]], Counter[str]]:
     """Read the images among files, and count the others by their kind."""
     # RefusedError: an image cannot be used, or a file named like one holds none.
     what = f"{'masks' if is_mask else 'images'} do not fit the run (shape {options.shape}, fit = "
@@ -442,10 +425,12 @@ def _kind(kind: str, path: Path) -> str:
     return f"{kind} ({suffix if re.fullmatch(r'[.][a-z]{1,5}[0-9]?', suffix) else 'no suffix'})"
 
 
-def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = False) -> Example:
-    """Read an image in the shape of the run; NoImageError: none, BadImageError: it does not fit."""
+def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = False) -> Decoded:
+    """Read an image in the shape of the run, channels first."""
+    # NoImageError: there is none, BadImageError: it does not fit.
     channels, *sides = options.sides
-    values, limits, properties, patient = _decoded(path, replace(options.choices, is_mask=is_mask))
+    image = _decoded(path, Choices(options.window, options.padding, is_mask))
+    values, limits, properties, _ = image
     is_volume = properties["format"] == "NIfTI"
     if values.ndim == 3 and channels == 1 and not is_volume and (np.ptp(values, axis=2) == 0).all():
         values = values[..., 0]  # grey, stored as RGB
@@ -463,7 +448,7 @@ def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = Fal
         low, high = limits
         values = ((values - low) * 255 / (high - low)).astype(np.float32)
     values = _fitted(values, sides, options.fit, is_mask=is_mask)
-    return Example(values[None] if bands == 1 else values.transpose(2, 0, 1), properties, patient)
+    return image._replace(values=values[None] if bands == 1 else values.transpose(2, 0, 1))
 
 
 def _decoded(path: Path, choices: Choices) -> Decoded:
@@ -520,7 +505,7 @@ def _fitted(
     return np.asarray(scaled)
 
 
-def _check_schema(examples: Sequence[tuple[Path, Example]], schema: Schema) -> None:
+def _check_schema(examples: Sequence[tuple[Path, Decoded]], schema: Schema) -> None:
     table = _table(each.properties for _, each in examples)
     columns = [column for name, column in schema.items() if name in table.column_names]
     if examples and (missing := schema.keys() - {*table.column_names}):

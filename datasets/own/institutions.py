@@ -135,7 +135,8 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
             files_p.append(reads.files(data_dir))
         expected = read_p[0][0]
         for folder, (requirements, _) in zip(folders, read_p, strict=True):
-            if differing := sorted(_names(requirements) ^ _names(expected)):
+            known, others = ({c.name for c in each.columns} for each in (expected, requirements))
+            if differing := sorted(known ^ others):
                 raise DataError(
                     f"{expected.name}: {folders[0].name} and {folder.name} have different columns "
                     f"({listed(differing)}): rename them if they mean the same, or name the "
@@ -147,10 +148,6 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         return replace(problem, names=names, files=tuple(files_p))
 
     return load
-
-
-def _names(expected: Expected) -> set[str]:
-    return {column.name for column in expected.columns}
 
 
 def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
@@ -192,28 +189,23 @@ def logging_entries() -> Iterator[None]:
 
 def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
     """Make the problem of `peers` peers from the data of some of them, by peer."""
-    first = next(iter(holdings.values()))
-    starts = np.cumsum([0, *(len(holding.inputs) for holding in holdings.values())])
-    start = dict(zip(holdings, starts.tolist(), strict=False))
+    held = [*holdings.values()]
+    targets, nothing = np.concatenate([each.targets for each in held]), np.empty(0, dtype=np.int64)
+    starts = np.cumsum([0, *(len(each.inputs) for each in held)])
+    holding_p = [holdings.get(peer) for peer in range(peers)]
 
     def part(name: str) -> Split:
-        rows, targets = [], []
-        for peer in range(peers):
-            if peer in holdings:
-                peer_rows = holdings[peer].rows[name]
-                rows.append(peer_rows + start[peer])
-                targets.append(holdings[peer].targets[peer_rows])
-            else:
-                rows.append(np.empty(0, dtype=np.int64))
-                targets.append(first.targets[:0])
-        return Split(tuple(rows), tuple(targets))
+        own = (each.rows[name] + start for each, start in zip(held, starts, strict=False))
+        rows_of = dict(zip(holdings, own, strict=True))
+        rows_p = [rows_of.get(peer, nothing) for peer in range(peers)]
+        return Split(tuple(rows_p), tuple(targets[rows] for rows in rows_p))
 
     train, validation, test = map(part, PARTS)
-    cells = [holding.cells for holding in holdings.values() if holding.cells is not None]
+    cells = [each.cells for each in held if each.cells is not None]
     return Problem(
         name=expected.name,
         task=expected.task,
-        inputs=np.concatenate([holding.inputs for holding in holdings.values()]),
+        inputs=np.concatenate([each.inputs for each in held]),
         train=train,
         validation=validation,
         test=test,
@@ -223,13 +215,11 @@ def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: in
         samples=train.sizes,
         validation_key=f"{expected.name}.validation",
         classes=expected.classes,
-        preprocessing=tuple(
-            holdings[peer].preprocessing if peer in holdings else None for peer in range(peers)
-        ),
+        preprocessing=tuple(None if h is None else h.preprocessing for h in holding_p),
         table=RawTable(expected.columns, np.concatenate(cells)) if cells else None,
-        own_test=tuple(peer in holdings and holdings[peer].own_test for peer in range(peers)),
-        groups=_all_groups([*holdings.values()]),
-        accounts=tuple(holdings[p].account if p in holdings else None for p in range(peers)),
+        own_test=tuple(h is not None and h.own_test for h in holding_p),
+        groups=_all_groups(held),
+        accounts=tuple(None if h is None else h.account for h in holding_p),
     )
 
 

@@ -115,7 +115,6 @@ class TableOptions(HeldOptions):
     )
 
     def check_peers(self, peers: int) -> None:
-        """Check that the run names its columns."""
         columns = words(self.columns)
         if (
             not columns
@@ -140,7 +139,6 @@ class TableOptions(HeldOptions):
             raise ValueError("classes must name each class once")
 
     def check_node(self) -> None:
-        """Refuse options of simulations."""
         # A run that chooses the cells that mean a missing value could ask whether a row has one.
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
@@ -262,13 +260,8 @@ def _file(folder: Path, name: str) -> Path | None:
 def _described(folder: Path, options: TableOptions) -> Schema:
     """Read the run's schema, empty if it has none; DataError: it has another digest or columns."""
     schema = agreed(folder, "table", options.schema)
-    if not options.schema:
-        return schema
-    required = [
-        options.label,
-        *words(options.event),
-        *(words(options.columns) if options.columns != "all" else ()),
-    ]
+    features = words(options.columns) if options.columns != "all" else ()
+    required = [options.label, *words(options.event), *features] if options.schema else []
     if missing := [name for name in required if name not in schema]:
         raise DataError(f"table: schema.toml does not describe {', '.join(missing)}")
     return schema

@@ -51,12 +51,11 @@ def read_femnist(data_dir: Path, options: FemnistOptions) -> Source:
     arrays = cached(data_dir, "femnist", files, "1", lambda: _read(parts))
     first, last = CLASSES[options.classes]
     rows = (arrays["labels"] >= first) & (arrays["labels"] < last)
-    test = arrays["test"][rows]
     return divided(
         name="femnist",
         inputs=arrays["images"][rows],
         targets=arrays["labels"][rows] - first,
-        is_test=test,
+        test=np.flatnonzero(arrays["test"][rows]),
         outputs=last - first,
         groups=arrays["writers"][rows],
         classes=tuple(digits + ascii_uppercase + ascii_lowercase)[first:last],

@@ -50,12 +50,11 @@ def read_heart_disease(data_dir: Path) -> Source:
         targets.append(ill)
         tests.append(test)
         cells.append(patients[:, :KEPT] - np.eye(KEPT)[CHEST_PAIN])  # codes start at 0
-    test = np.concatenate(tests)
     return divided(
         name="heart-disease",
         inputs=np.concatenate(inputs),
         targets=np.concatenate(targets),
-        is_test=test,
+        test=np.flatnonzero(np.concatenate(tests)),
         outputs=2,
         groups=np.repeat(np.arange(len(targets)), list(map(len, targets))),
         group_names=HOSPITALS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,32 +50,13 @@ PHOTOGRAPHED = (
 CIFAR100 = Published("cifar100", "CIFAR100", "cifar-100-python", ("train", "test"))
 
 
-def read_fashion_mnist(data_dir: Path) -> Source:
-    """Read Fashion-MNIST: (1, 28, 28), 10 kinds of clothing, 60,000 + 10,000."""
-    return replace(_read_idx_source(FASHION_MNIST, data_dir), classes=CLOTHES)
-
-
-def read_mnist(data_dir: Path) -> Source:
-    """Read MNIST: (1, 28, 28), 10 handwritten digits, 60,000 + 10,000."""
-    return _read_idx_source(MNIST, data_dir)
-
-
-def read_cifar10(data_dir: Path) -> Source:
-    """Read CIFAR-10: (3, 32, 32), 10 classes, 50,000 + 10,000."""
-    source = _read_cifar_source(CIFAR10, "labels", 10, data_dir)
-    return replace(source, classes=PHOTOGRAPHED)
-
-
-def read_cifar100(data_dir: Path) -> Source:
-    """Read CIFAR-100: (3, 32, 32), 100 fine classes, 50,000 + 10,000."""
-    return _read_cifar_source(CIFAR100, "fine_labels", 100, data_dir)
-
-
-def _source(name: str, parts: list[tuple[Images, Ints]], outputs: int) -> Source:
+def _source(
+    name: str, parts: list[tuple[Images, Ints]], outputs: int, classes: tuple[str, ...]
+) -> Source:
     """Make a source of parts, the last of which is the test set."""
     images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
-    is_test = np.arange(len(labels)) >= len(labels) - len(parts[-1][1])
-    return divided(name, images, labels, is_test, outputs)
+    test = np.arange(len(labels) - len(parts[-1][1]), len(labels))
+    return divided(name, images, labels, test, outputs, classes=classes)
 
 
 def _checked(path: Path, images: Images, labels: Ints, outputs: int) -> tuple[Images, Ints]:
@@ -86,7 +67,8 @@ def _checked(path: Path, images: Images, labels: Ints, outputs: int) -> tuple[Im
     return images, labels
 
 
-def _read_idx_source(published: Published, data_dir: Path) -> Source:
+def _read_idx_source(published: Published, classes: tuple[str, ...], data_dir: Path) -> Source:
+    """Read images (1, 28, 28) of 10 classes, 60,000 + 10,000."""
     paths = published.locate(data_dir)
     parts = [
         _checked(
@@ -97,7 +79,11 @@ def _read_idx_source(published: Published, data_dir: Path) -> Source:
         )
         for images, labels in (paths[:2], paths[2:])
     ]
-    return _source(published.name, parts, outputs=10)
+    return _source(published.name, parts, 10, classes)
+
+
+read_fashion_mnist = partial(_read_idx_source, FASHION_MNIST, CLOTHES)
+read_mnist = partial(_read_idx_source, MNIST, ())
 
 
 def read_idx(path: Path, dimensions: int) -> Images:
@@ -119,10 +105,15 @@ def read_idx(path: Path, dimensions: int) -> Images:
 
 
 def _read_cifar_source(
-    published: Published, label_key: str, outputs: int, data_dir: Path
+    published: Published, label_key: str, outputs: int, classes: tuple[str, ...], data_dir: Path
 ) -> Source:
+    """Read images (3, 32, 32), 50,000 + 10,000; CIFAR-100's have the 100 fine classes."""
     parts = [_read_cifar(path, label_key, outputs) for path in published.locate(data_dir)]
-    return _source(published.name, parts, outputs)
+    return _source(published.name, parts, outputs, classes)
+
+
+read_cifar10 = partial(_read_cifar_source, CIFAR10, "labels", 10, PHOTOGRAPHED)
+read_cifar100 = partial(_read_cifar_source, CIFAR100, "fine_labels", 100, ())
 
 
 def _read_cifar(path: Path, label_key: str, outputs: int) -> tuple[Images, Ints]:
@@ -182,12 +173,11 @@ def read_cinic10(data_dir: Path) -> Source:
             row[:] = image
         return {"images": pool}
 
-    test = np.array([part == "test" for part, _, _ in files])
     return divided(
         name="cinic10",
         inputs=cached(data_dir, "cinic10", paths, "1", read)["images"],
         targets=np.array([label for _, label, _ in files], dtype=np.int64),
-        is_test=test,
+        test=np.flatnonzero([part == "test" for part, _, _ in files]),
         outputs=len(PHOTOGRAPHED),
         classes=PHOTOGRAPHED,
     )

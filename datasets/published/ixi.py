@@ -39,7 +39,6 @@ class IxiOptions:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of voxels along each axis."""
         return tuple(int(side) for side in self.size.split("-"))
 
 
@@ -62,14 +61,12 @@ def read_ixi(data_dir: Path, options: IxiOptions) -> Source:
     files = [path for _, *both in pairs for path in both]
     arrays = cached(data_dir, "ixi", files, f"1 {options.size}", make)
     hospital = np.array([HOSPITALS.index(name) for name, *_ in pairs], dtype=np.int64)
-    test = np.zeros(len(pairs), dtype=bool)
-    for rows in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):
-        test[spread(rows, round(TESTED * len(rows)))] = True
+    rows_h = [np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))]
     return divided(
         name="ixi",
         inputs=arrays["volumes"],
         targets=arrays["masks"],
-        is_test=test,
+        test=np.concatenate([spread(rows, round(TESTED * len(rows))) for rows in rows_h]),
         outputs=2,
         task="segmentation",
         groups=hospital,

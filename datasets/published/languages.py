@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.datasets.files.fingerprint import Arrays, cached, exists
 from coterie.datasets.files.folders import folder_with, unpacked
-from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, Tokens, divided, examples_of
 from coterie.ranges import option
 
@@ -128,28 +128,22 @@ def language_source(
 ) -> Source:
     """Cut each language's tokens, (training, test), into examples; groups are the languages."""
     # The remainders after examples of `context` tokens are not used. DataError: too few tokens.
-    inputs: list[Tokens] = []
-    targets: list[Tokens] = []
-    groups: list[int] = []
-    is_test: list[bool] = []
-    for group, pair in enumerate(streams):
-        for test, tokens in zip((False, True), pair, strict=True):
-            part = f"the {'test' if test else 'training'} part of language {languages[group]}"
-            rows, following = examples_of(tokens, context, f"{name}.context = {context}: {part}")
-            inputs.append(rows)
-            targets.append(following)
-            groups += [group] * len(rows)
-            is_test += [test] * len(rows)
-    test_n = np.array(is_test)
-    groups_n: Ints = np.array(groups, dtype=np.int64)
+    of = f"{name}.context = {context}: the"
+    parts = [
+        examples_of(tokens, context, f"{of} {part} part of language {language}")
+        for language, pair in zip(languages, streams, strict=True)
+        for part, tokens in zip(("training", "test"), pair, strict=True)
+    ]
+    inputs, targets = (np.concatenate(each) for each in zip(*parts, strict=True))
+    number_n = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
     return divided(
         name=name,
-        inputs=np.concatenate(inputs),
-        targets=np.concatenate(targets),
-        is_test=test_n,
+        inputs=inputs,
+        targets=targets,
+        test=np.flatnonzero(number_n % 2),
         outputs=SIZES[vocabulary],
         task="language",
-        groups=groups_n,
+        groups=number_n // 2,
         group_names=tuple(languages),
     )
 
@@ -197,19 +191,13 @@ def read_wiki40b(data_dir: Path, options: Wiki40bOptions) -> Source:
 
     def read() -> Arrays:
         encode = tokeniser(vocabulary)
-        return {
-            file: encode(_beginning(folder / file, limits[Path(file).stem]))[
-                : limits[Path(file).stem]
-            ]
-            for file in names
-        }
+        most = {file: limits[Path(file).stem] for file in names}
+        return {file: encode(_beginning(folder / file, n))[:n] for file, n in most.items()}
 
     files = [*(folder / file for file in names), *vocabulary]
     settings = f"1 {options.vocabulary} {limits}"
     arrays = cached(data_dir, "wiki40b", files, settings, read)
-    streams: list[tuple[Tokens, Tokens]] = [
-        (arrays[f"{code}/train.txt"], arrays[f"{code}/test.txt"]) for code in codes
-    ]
+    streams = [(arrays[f"{code}/train.txt"], arrays[f"{code}/test.txt"]) for code in codes]
     return language_source("wiki40b", codes, streams, options.context, options.vocabulary)
 
 

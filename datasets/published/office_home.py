@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.datasets.files.fingerprint import Arrays, cached
+from coterie.datasets.files.fingerprint import cached
 from coterie.datasets.files.folders import folder_with, images_in, read_image
 from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, divided
@@ -40,18 +40,18 @@ def read_office_home(data_dir: Path) -> Source:
         for path in images_in(folder / name / kind)
     ]
     paths = [path for _, _, path in files]
-
-    def read() -> Arrays:
-        return {"features": _features(paths, weights / WEIGHTS)}
-
     domain, label = np.array([(d, c) for d, c, _ in files], dtype=np.int64).T
-    test = np.zeros(len(files), dtype=bool)
-    test[np.lexsort((label, domain))[::5]] = True
     return divided(
         name="office-home",
-        inputs=cached(data_dir, "office-home", [*paths, weights / WEIGHTS], "1", read)["features"],
+        inputs=cached(
+            data_dir,
+            "office-home",
+            [*paths, weights / WEIGHTS],
+            "1",
+            lambda: {"features": _features(paths, weights / WEIGHTS)},
+        )["features"],
         targets=label,
-        is_test=test,
+        test=np.lexsort((label, domain))[::5],
         outputs=len(classes),
         groups=domain,
         group_names=DOMAINS,

@@ -5,17 +5,15 @@ The test set is every fifth example in the order (label, position): stratified, 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.datasets.files.fingerprint import content
 from coterie.datasets.files.folders import unpacked
-from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.problem import DataError
 from coterie.datasets.source import Source, divided
 
 
@@ -38,22 +36,22 @@ def _images(name: str, file: Path, side: int) -> Source:
     """Read square images of ten classes: a line of pixels and a label each."""
     lines = unpacked(file).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    images = table[:, :-1].reshape(-1, 1, side, side)
-    return _source(name, images, table[:, -1].astype(np.int64), 10)
+    return _source(name, table[:, :-1].reshape(-1, 1, side, side), table[:, -1], 10)
 
 
 def read_breast_cancer(data_dir: Path) -> Source:
     """Read UCI's Breast Cancer Wisconsin: 30 features, malignant (0) or benign; 455 + 114."""
     lines = content(_file("breast_cancer.csv")).decode().splitlines()
     table = np.loadtxt(lines, delimiter=",", skiprows=1)
-    source = _source("breast-cancer", table[:, :-1], table[:, -1].astype(np.int64), 2)
-    return replace(source, classes=("malignant", "benign"))
+    return _source("breast-cancer", table[:, :-1], table[:, -1], 2, ("malignant", "benign"))
 
 
-def _source(name: str, inputs: npt.NDArray[Any], labels: Ints, outputs: int) -> Source:
-    test = np.zeros(len(labels), dtype=bool)
-    test[np.argsort(labels, kind="stable")[::5]] = True
-    return divided(name, inputs, labels, test, outputs)
+def _source(
+    name: str, inputs: Any, labels: Any, outputs: int, classes: tuple[str, ...] = ()
+) -> Source:
+    labels = labels.astype(np.int64)
+    test = np.argsort(labels, kind="stable")[::5]
+    return divided(name, inputs, labels, test, outputs, classes=classes)
 
 
 def _file(name: str) -> Path:

@@ -31,14 +31,12 @@ def read_phantoms(data_dir: Path) -> Source:
         _scan(depth, *BRIGHTNESS[scanner[n]], np.random.default_rng([_SEED, n, 1]))
         for n, depth in enumerate(depth_n)
     ]
-    test = np.zeros(len(scanner), dtype=bool)
-    for rows in (np.flatnonzero(scanner == number) for number in range(len(SUBJECTS))):
-        test[spread(rows, round(TESTED * len(rows)))] = True
+    rows_s = [np.flatnonzero(scanner == number) for number in range(len(SUBJECTS))]
     return divided(
         name="phantoms",
         inputs=np.stack(volumes)[:, None].astype(np.float32),
         targets=np.stack([depth <= 1 for depth in depth_n]).astype(np.uint8),
-        is_test=test,
+        test=np.concatenate([spread(rows, round(TESTED * len(rows))) for rows in rows_s]),
         outputs=2,
         task="segmentation",
         groups=scanner,

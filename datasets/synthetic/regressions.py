@@ -37,12 +37,10 @@ class LeastSquaresOptions:
     samples: int = option(1000, "Observations per peer.", low=1)
 
     def check_peers(self, peers: int) -> None:
-        """Check that every cluster has a peer."""
         if self.clusters > peers:
             raise ValueError(f"clusters = {self.clusters} must be at most peers = {peers}")
 
     def numbers(self, peers: int) -> int:
-        """Numbers in the data of all peers."""
         return (peers * self.samples + self.clusters * _TESTS) * (self.dimension + 1)
 
 
@@ -92,7 +90,6 @@ class SineOptions:
     )
 
     def numbers(self, peers: int) -> int:
-        """Numbers in the data of all peers."""
         return 2 * peers * (self.samples + _TEST_POINTS)
 
 
