@@ -49,7 +49,8 @@ _COMPARED = "peer_name", "model", "model_options", "adaptation", "shape", "outpu
 def _difference(there: About, here: About) -> str:
     """Return how a saved model differs from that of a run; "" if it does not."""
     pairs = {name: (getattr(there, name), getattr(here, name)) for name in _COMPARED}
-    pairs["columns"] = tuple([column.as_json() for column in each.table] for each in (there, here))
+    columns = ([column.as_json() for column in each.table] for each in (there, here))
+    pairs["columns"] = next(columns), next(columns)
     scales = (each.dataset_options.get("scale", "own") for each in (there, here))
     pairs["table.scale"] = next(scales), next(scales)
     for what, (before, now) in pairs.items():
