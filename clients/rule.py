@@ -325,7 +325,7 @@ class Rule(Formulas, Generic[S]):
     mixes: ClassVar[bool] = False
     """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
     compares_pairs: ClassVar[bool] = False
-    """Of answers, `update` reads `Inbox.exchanged` alone: they need not all be kept at a time."""
+    """`update` reads answers by `Inbox.exchanged` alone: they need not all be kept at a time."""
     offers_model: ClassVar[bool] = True
     """Offers have the peer's model, `State.x`, as "x": the scheme "increments" compresses it."""
 
