@@ -11,8 +11,6 @@ are new (`Memory`).
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import math
@@ -100,12 +98,10 @@ class SharedScale:
 
     def letter(self) -> PeerMessage:
         """Return the letter to all peers; what it holds is written beside the audit log."""
-        rows = [atomic.safe(column.name) for column in self._columns], *self._sent
-        text = io.StringIO()
-        table = csv.writer(text)
-        table.writerow(["column", "count", "mean", "variance"])
-        table.writerows(row for row in zip(*rows, strict=True) if row[1])
-        atomic.write(self._directory / f"statistics-{self._peer:04d}.csv", text.getvalue())
+        names = [atomic.safe(column.name) for column in self._columns]
+        rows = [row for row in zip(names, *self._sent, strict=True) if row[1]]
+        text = atomic.as_csv([("column", "count", "mean", "variance"), *rows])
+        atomic.write(self._directory / f"statistics-{self._peer:04d}.csv", text)
         payload = self.form.encode({_NAME: torch.from_numpy(self._sent)[None]}, 0)
         return PeerMessage("statistics", self._peer, None, 0, self.form.nbytes, payload)
 
@@ -219,7 +215,7 @@ class Memory:
         # `cells` (n, c) are those of all the peer's rows: another division of them is nothing new.
         result = sent_3c.copy()
         with atomic.locked(self._file.with_suffix(".lock")):
-            earlier = atomic.lines(self._file) if self._file.exists() else []
+            earlier = atomic.lines(self._file)
             for c in np.flatnonzero(sent_3c[0]).tolist():
                 values = np.asarray(cells[~np.isnan(cells[:, c]), c], dtype="<f8")
                 name, marks = columns[c].name, self._marks(each.tobytes() for each in values)
@@ -245,7 +241,7 @@ class Memory:
         rows_nm = np.asarray(rows_nm, dtype="<f8")
         marks = self._marks(np.sort(rows_nm[of_n == u], axis=0).tobytes() for u in np.unique(of_n))
         with atomic.locked(self._file.with_suffix(".lock")):
-            earlier = atomic.lines(self._file) if self._file.exists() else []
+            earlier = atomic.lines(self._file)
             before = (Counter(line["values"]) for line in earlier if line["column"] == _ROWS)
             apart = [_new(marks, each) for each in before]
             if 0 not in apart:

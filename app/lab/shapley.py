@@ -49,11 +49,8 @@ def exact(game: Game, players: int) -> Floats:
     """Return the Shapley values (R, n) of a game with all 2^n coalitions."""
     everybody = frozenset(range(players))
     values = np.zeros((len(game[everybody]), players))
-    for coalition in coalitions(players):
-        size = len(coalition)
-        if size == players:
-            continue
-        share = 1 / (players * math.comb(players - 1, size))
+    for coalition in coalitions(players)[:-1]:
+        share = 1 / (players * math.comb(players - 1, len(coalition)))
         for player in everybody - coalition:
             values[:, player] += share * (game[coalition | {player}] - game[coalition])
     return values

@@ -27,7 +27,7 @@ from coterie.app.runners import machine, sweep
 from coterie.app.runners.local import config_of
 from coterie.app.runs import progress, provenance, summary, units
 from coterie.app.runs.files import ResultsError
-from coterie.app.runs.rundir import Ints, Run
+from coterie.app.runs.rundir import Run
 from coterie.datasets.own.institutions import listed
 from coterie.datasets.table import forget_plugins
 from coterie.strategies.protocol import MATRIX
@@ -213,18 +213,10 @@ def _measure(run: Run) -> str:
 
 
 def _values(run: Run, measure: str) -> Floats:
-    """Return the measure of each peer's final model, (n,); NaN where it diverged or attacks."""
-    value_n = run.at(measure, _final_row(run))
+    """Return the measure of each model that a run leaves, (n,); NaN: it diverged or attacks."""
+    best = run.best_row(by_accuracy=False) if run.settings.keep_models == "best" else None
+    value_n = run.at(measure, run.last_row() if best is None else best)
     return np.where(run.diverged | ~np.isfinite(value_n), np.nan, value_n)
-
-
-def _final_row(run: Run) -> Ints:
-    """Return the row of the models that the run leaves, (n,), see the key `keep-models`."""
-    last_n = run.last_row()
-    loss = np.where(np.isfinite(loss := run.metric("validation_loss")), loss, np.inf)
-    if run.settings.keep_models != "best":
-        return last_n
-    return np.where(np.isfinite(loss).any(axis=0), loss.argmin(axis=0), last_n)
 
 
 def _compare(result: Worth, recorded: Run, config: Config, console: Console) -> None:

@@ -18,12 +18,13 @@ from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.institution.commands import status
 from coterie.app.institution.security import approval
-from coterie.app.institution.security import audit as audit_log
+from coterie.app.institution.security.channel import SecureChannel
 from coterie.app.institution.security.journal import Journal
 from coterie.app.institution.security.ledger import Ledger
 from coterie.app.institution.security.memory import Memory
 from coterie.app.institution.security.policy import AnswerPolicy
 from coterie.app.institution.security.privacy_ledger import PrivacyLedger
+from coterie.app.institution.security.sealing import Sealing
 from coterie.app.runs import atomic
 from coterie.strategies.protocol import PeerMessage, Request
 from tests.attacks.consortium import config_of, institutions, response_of
@@ -46,16 +47,10 @@ def decide(out: Path, k: int) -> None:
 
 
 def audit(out: Path, k: int) -> None:
-    letter = PeerMessage("offer", 0, None, k, 8, b"")
-    audit_log.audit(
-        out / "run" / "audit-0000.jsonl",
-        letter,
-        (1,),
-        b"digest",
-        "sent",
-        attempt="a",
-        names={0: "hospital-ä"},
-    )
+    channel = SecureChannel([0], out / "run", Sealing(b"", audited=True))
+    channel.begin(Request("update", k, k, attempt="a"))
+    channel.names = {0: "hospital-ä"}
+    channel.write(PeerMessage("offer", 0, None, k, 8, b""), [1])
 
 
 def answer(out: Path, k: int) -> None:
@@ -233,7 +228,7 @@ def test_a_node_goes_on_when_its_disk_has_space_again(
     assert main(command) == 1
     assert capsys.readouterr().err.endswith("approvals.jsonl\n")
     filler.unlink()
-    assert not approval.is_approved(disk / "out", digest)
+    assert digest not in approval.unused(disk / "out")
     assert main(command) == 0
     answers = []
     for pages in range(12):

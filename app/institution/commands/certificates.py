@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import os
 import re
 import secrets
 import shutil
@@ -85,8 +84,8 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int, home: Path | Non
     )
     relay = home or directory / "relay"
     relay.mkdir(exist_ok=True)
-    _write(relay / "server.key", _pem(key))
-    _write(relay / "server.crt", _pem_of(certificate), public=True)
+    _write_private(relay / "server.key", _pem(key))
+    atomic.write(relay / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
     _secret(directory, relay)
 
 
@@ -104,12 +103,12 @@ def for_node(directory: Path, name: str, home: Path | None = None) -> Path:
             assert isinstance(key, ec.EllipticCurvePrivateKey)
         else:
             key = ec.generate_private_key(_CURVE())
-            _write(private, _pem(key, serialization.PrivateFormat.OpenSSH))
+            _write_private(private, _pem(key, serialization.PrivateFormat.OpenSSH))
         if known is None:
             openssh = key.public_key().public_bytes(
                 serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
             )
-            _write(public, openssh + f" {name}\n".encode(), public=True)
+            atomic.write(public, openssh + f" {name}\n".encode())
         elif known != key.public_key():
             raise ConfigError(f"{public} is not the public key of {private}: remove the wrong one")
     _secret(directory, home)
@@ -162,8 +161,8 @@ def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certif
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    _write(directory / "ca.crt", _pem_of(certificate), public=True)
-    _write(path, _pem(key))
+    atomic.write(directory / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    _write_private(path, _pem(key))
     return key, certificate
 
 
@@ -205,7 +204,7 @@ def _secret(directory: Path, home: Path) -> None:
         shutil.copyfile(directory / "ca.crt", home / "ca.crt")
     path = home / "superexec.secret"
     if not path.exists():
-        _write(path, secrets.token_bytes(32))
+        _write_private(path, secrets.token_bytes(32))
 
 
 def _pem(
@@ -215,13 +214,7 @@ def _pem(
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
-def _pem_of(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _write(path: Path, content: bytes, *, public: bool = False) -> None:
-    """Write a file that only its owner can read, unless it is `public`."""
-    with atomic.replacing(path) as draft:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+def _write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    with closed():
+        atomic.write(path, content)

@@ -35,7 +35,6 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.institution.commands import certificates, policy
 from coterie.app.institution.commands.approve import confirm
 from coterie.app.institution.security.files import closed
-from coterie.app.institution.security.keys import grouped
 from coterie.app.institution.security.trust import Entry, create, entry_of, read_entries, read_trust
 from coterie.app.runners import bundle, superlink
 from coterie.app.runs import atomic
@@ -190,7 +189,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Entry]]:
 
 
 def _fingerprint(path: Path) -> str:
-    return grouped(hashlib.sha256(path.read_bytes()).digest())
+    return hashlib.sha256(path.read_bytes()).digest().hex(" ", 2)
 
 
 def _trust(path: Path, entries: Mapping[str, Entry]) -> None:

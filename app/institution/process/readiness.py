@@ -163,7 +163,7 @@ def _run(job: Job) -> str:
     check_run(policy, config)
     digest = config_digest_of(config).hex()
     out = Path(config.out)
-    if policy.approval == "digest" and not approval.is_approved(out, digest):
+    if policy.approval == "digest" and digest not in approval.unused(out):
         raise ApprovalError(f"allowed, but it waits for approval: {digest}")
     return "the policy allows it"
 

@@ -7,7 +7,6 @@ another. It ends after a long time without a message, or with the parent of thos
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import select
@@ -27,7 +26,7 @@ from coterie.app.config.root import IMPORT_ROOT
 from coterie.app.institution.process import ipc, service
 from coterie.app.institution.process.job import Job, hosted
 from coterie.app.institution.security.files import closed
-from coterie.app.runs import logs
+from coterie.app.runs import atomic, logs
 from coterie.errors import Error
 
 IDLE_SECONDS = 900.0
@@ -91,8 +90,7 @@ def _connected(directory: Path, name: str, timeout: float) -> Iterator[socket.so
     """Connect to the worker of this code; start one if there is none."""
     connection = _connect(directory, name, timeout)
     if connection is None:
-        with (directory / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with atomic.locked(directory / f"{name}.lock"):
             connection = _connect(directory, name, timeout) or _start(directory, name)
     with connection:
         yield connection
@@ -167,9 +165,8 @@ def main(directory: Path, name: str, parent: int, idle: float = IDLE_SECONDS) ->
     """Serve messages until `idle` seconds pass without one, or the process `parent` ends."""
     with socket.socket(socket.AF_UNIX) as listener, _address(directory, name) as address:
         (directory / f"{name}.sock").unlink(missing_ok=True)
-        before = os.umask(0o177)
-        listener.bind(address)
-        os.umask(before)
+        with closed(0o177):
+            listener.bind(address)
         listener.listen(1)
         with suppress(ProcessLookupError):
             watch = os.pidfd_open(parent)

@@ -58,7 +58,8 @@ def approve(out: Path, digest: str) -> None:
 def require_approval(out: Path, run: str, digest: str) -> None:
     """Consume an approval of a configuration, for one run, or raise ApprovalError."""
     with _locked(out):
-        used, approved = _approvals(out, digest)
+        used, users = _approvals(out).get(digest, ([], []))
+        approved = len(users)
         if run in used:
             return
         if len(used) < approved:
@@ -69,26 +70,16 @@ def require_approval(out: Path, run: str, digest: str) -> None:
     raise ApprovalError(f"the run waits for approval of {digest}: coterie approve {where}")
 
 
-def is_approved(out: Path, digest: str) -> bool:
-    """Return whether there is an approval of a configuration that no run has used."""
-    used, approved = _approvals(out, digest)
-    return len(used) < approved
-
-
 def approver(out: Path, run: str, digest: str) -> list[str]:
     """Return the user whose approval of a digest a run has used; empty without: in their order."""
-    lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
-    used = [line["run"] for line in lines if "run" in line]
-    who = [str(line["approved-by"]) for line in lines if "approved-by" in line]
-    return who[used.index(run) :][:1] if run in used else []
+    used, users = _approvals(out).get(digest, ([], []))
+    return users[used.index(run) :][:1] if run in used else []
 
 
 def unused(out: Path) -> dict[str, int]:
     """Return digest -> number of approvals that no run has used."""
-    path = out / OWN / _APPROVALS
-    digests = dict.fromkeys(str(line["digest"]) for line in atomic.lines(path))
-    left = {digest: _approvals(out, digest) for digest in digests}
-    return {digest: n - len(used) for digest, (used, n) in left.items() if n > len(used)}
+    left = {digest: len(users) - len(used) for digest, (used, users) in _approvals(out).items()}
+    return {digest: count for digest, count in left.items() if count > 0}
 
 
 def record(
@@ -140,14 +131,17 @@ def _locked(out: Path) -> AbstractContextManager[None]:
     return atomic.locked(out / OWN / f"{_APPROVALS}.lock")
 
 
-def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
-    """Return the runs that used an approval of a configuration, and the number of approvals."""
+def _approvals(out: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Return digest -> the runs that used an approval of it, and the users who gave one."""
+    approvals: dict[str, tuple[list[str], list[str]]] = {}
     try:
-        lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
-    except (ValueError, KeyError) as error:
+        for line in atomic.lines(out / OWN / _APPROVALS):
+            used, users = approvals.setdefault(line["digest"], ([], []))
+            used += [line["run"]] if "run" in line else []
+            users += [line["approved-by"]] if "approved-by" in line else []
+    except (ValueError, KeyError, TypeError) as error:
         raise DecisionError(str(error)) from None
-    used = {line["run"] for line in lines if "run" in line}
-    return used, sum("approved-by" in line for line in lines)
+    return approvals
 
 
 def _now() -> str:

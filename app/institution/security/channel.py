@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from coterie.app.institution.security.accounts import Accounts
-from coterie.app.institution.security.audit import audit
 from coterie.app.institution.security.keys import PrivateKeys
 from coterie.app.institution.security.memory import Memory
 from coterie.app.institution.security.proof import claim
@@ -17,6 +17,7 @@ from coterie.app.institution.security.seal import TAG, Scope, SealError, digest_
 from coterie.app.institution.security.sealing import Sealing
 from coterie.app.institution.security.trust import Entry
 from coterie.app.node.channel import Channel, bytes_of
+from coterie.app.runs import atomic
 from coterie.app.wire.payload import PayloadError, Readable, RemoteLetters
 from coterie.strategies.protocol import Kind, PeerMessage, Request
 
@@ -26,6 +27,12 @@ class SecureChannel(Channel):
 
     # Accounts of a deployed node count received letters and answers; without them there is only a
     # memory, on disk if letters are sealed.
+    #
+    # A line of the audit log is one letter that was sent, received or refused: `time` (UTC), `run`,
+    # `attempt`, `direction` ("sent" or "received"), `from`, `to` (a list; of a received offer the
+    # peers of this node), `kind`, `round`, `bytes` (of the tensors), `digest` (SHA-256 of the
+    # payload as it travels), `sealed`, and `verdict`: "sent", "accepted" or "refused: it ...". A
+    # peer is its number, with its name where the trust file knows it.
 
     overhead = TAG
     refusals: ClassVar[tuple[type[Exception], ...]] = (PayloadError, SealError)
@@ -166,6 +173,24 @@ class SecureChannel(Channel):
         return self._peers if letter.recipient is None else (letter.recipient,)
 
     def _log(self, letter: PeerMessage, to: Sequence[int], verdict: str) -> None:
-        if self._audit is not None:
-            digest, attempt = self._digest(letter.payload), self._scope.attempt
-            audit(self._audit, letter, to, digest, verdict, attempt=attempt, names=self.names)
+        """Append the line of a letter to the audit log, if there is one."""
+        if self._audit is None:
+            return
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "run": self._run,
+            "attempt": self._scope.attempt,
+            "direction": "sent" if verdict == "sent" else "received",
+            "from": self._label(letter.sender),
+            "to": list(map(self._label, to)),
+            "kind": letter.kind,
+            "round": letter.round,
+            "bytes": letter.nbytes,
+            "digest": self._digest(letter.payload).hex(),
+            "sealed": bool(letter.keys),
+            "verdict": verdict,
+        }
+        atomic.append(self._audit, line, durable=False)
+
+    def _label(self, peer: int) -> str:
+        return f"{peer} {self.names[peer]}" if peer in self.names else str(peer)

@@ -16,6 +16,8 @@ TRAFFIC = ("bytes_sent", "bytes_received")
 LOSSES = ("test_loss", "validation_loss", "train_loss")
 PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity", "c_index")
 """Metrics that are computed from the test examples of single classes, or with an event."""
+SHARES = ("expected_calibration_error", "r2")
+"""Measures of the test examples with the precision of a share."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
 _log = logging.getLogger("coterie.node")
@@ -110,29 +112,18 @@ def step_below(error: float) -> float:
 def _protected(
     name: str, value: float, training: bool, sizes: Mapping[str, int], rarest: int
 ) -> float | int | None:
-    part = next((part for part in _PARTS if f"{part}_" in name), None)
-    if name in MEASURES:
-        return _measure(name, value, sizes, rarest)
-    if part is None and isinstance(value, int):  # counts of work
+    if name in PER_CLASS:
+        return to_step(value, precision(rarest)) if rarest else None
+    part = "test" if name in MEASURES else next((p for p in _PARTS if f"{p}_" in name), "")
+    if not part and isinstance(value, int):  # counts of work
         return value
-    if part is None:  # the part is unknown
+    if not part:  # it is unknown
         return _relative(value, min(filter(None, map(sizes.get, _PARTS))))
     if not sizes[part] or (part == "train" and not training):
         return None
-    if name.endswith("accuracy"):
+    if name.endswith("accuracy") or name in SHARES:
         return to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
-
-
-def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
-    """Return a rounded measure of the last report, over test examples or those of a class."""
-    if name in PER_CLASS:
-        return to_step(value, precision(rarest)) if rarest else None
-    if not sizes["test"]:
-        return None
-    if name in ("expected_calibration_error", "r2"):
-        return to_step(value, precision(sizes["test"]))
-    return _relative(value, sizes["test"])
 
 
 def _relative(value: float, examples: int) -> float:

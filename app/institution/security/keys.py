@@ -55,12 +55,7 @@ class PublicKeys:
     @property
     def fingerprint(self) -> str:
         """Digest for people to compare over another channel: 64 hex digits in groups of four."""
-        return grouped(self.digest)
-
-
-def grouped(digest: bytes) -> str:
-    """Return hex digits in groups of four."""
-    return digest.hex(" ", 2)
+        return self.digest.hex(" ", 2)
 
 
 @dataclass(frozen=True)

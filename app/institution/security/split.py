@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from coterie.app.config.config import Config
 from coterie.app.institution.security.files import closed
 from coterie.app.institution.security.trust import KeysError
+from coterie.app.runs import atomic
 
 _FILE = "split.key"
 _BYTES = 32
@@ -46,19 +45,9 @@ def data_key(own: Path) -> bytes:
 def secret(own: Path) -> bytes:
     """Read the secret of a node; draw it on the first call. KeysError: it is damaged."""
     file = own / _FILE
-    with suppress(FileNotFoundError):
-        return _checked(file)
-    draft = file.with_name(f"{file.name}.{os.getpid()}.part")
-    with closed():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(secrets.token_bytes(_BYTES))
-    with suppress(FileExistsError):  # another process was faster
-        os.link(draft, file)
-    draft.unlink()
-    return _checked(file)
-
-
-def _checked(file: Path) -> bytes:
+    with closed(), atomic.locked(file.with_suffix(".lock")):
+        if not file.exists():
+            atomic.write(file, secrets.token_bytes(_BYTES))
     content = file.read_bytes()
     if len(content) != _BYTES:
         raise KeysError(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,11 +63,7 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
             raise KeysError(f"{path} exists already: keys are never overwritten")
     keys = PrivateKeys.generate()
     entry = Entry(name, peer, keys.public)
-    try:
-        handle = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise KeysError(f"{private} exists already: keys are never overwritten") from None
-    with open(handle, "wb") as file:
+    with closed(), private.open("xb") as file:
         file.write(keys.pem())
     public.write_text(entry.toml(), encoding="utf-8")
     return private, public, entry

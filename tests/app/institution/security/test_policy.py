@@ -273,9 +273,9 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
     assert "seed = 3" in line
     digest = line.split()[-1]
     assert "no terminal to ask" in line
-    assert not approval.is_approved(out, digest)
+    assert not approval.unused(out)
     assert printed([*command, "--digest", digest], capsys)[0] == 0
-    assert approval.is_approved(out, digest)
+    assert approval.unused(out) == {digest: 1}
     code, line = printed(["approve", str(tmp_path)], capsys)
     assert (code, "no such run was sent to this node" in line) == (2, True)
     config = Config.from_flat({"method": "local"})
