@@ -215,6 +215,5 @@ def _pem(
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read."""
     with closed():
         atomic.write(path, content)

@@ -71,9 +71,8 @@ def _distrust(name: str, target: Path, console: Console) -> None:
     if name not in known:
         raise KeysError(f"{target} has no entry [{name}]{nearest(name, list(known))}")
     kept = [entry.toml() for entry in known.values() if entry.name != name]
-    with atomic.replacing(target) as draft:
-        draft.write_text("\n".join(kept), encoding="utf-8")
-        draft.chmod(0o644)
+    atomic.write(target, "\n".join(kept))
+    target.chmod(0o644)
     console.print(f"{target} no longer trusts {name}")
 
 

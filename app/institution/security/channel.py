@@ -173,7 +173,6 @@ class SecureChannel(Channel):
         return self._peers if letter.recipient is None else (letter.recipient,)
 
     def _log(self, letter: PeerMessage, to: Sequence[int], verdict: str) -> None:
-        """Append the line of a letter to the audit log, if there is one."""
         if self._audit is None:
             return
         line = {

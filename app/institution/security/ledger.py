@@ -46,7 +46,8 @@ class Ledger:
                     f"answers.max-replays = {self._limits.max_replays}: round {request.round} "
                     f"was run {len(before)} times"
                 )
-            digest = _digest_of(request, letters)
+            varied = request.edges, request.asked, request.samples  # by the relay, and the letters
+            digest = _digest([sorted(letters.items()), *(each.tolist() for each in varied)])
             differs = bool(before) and digest not in {line["digest"] for line in before}
             line: dict[str, object] = {
                 "from": sorted(letters),
@@ -118,11 +119,8 @@ class Ledger:
 
 def _checked(line: dict[str, Any]) -> dict[str, Any]:
     """Return the line if it has the fields that are counted; else raise an error."""
-    if not isinstance(line["run"], str) or type(line["round"]) is not int:
-        raise TypeError
-    if type(line.get("committed", 0)) is not int:
-        raise TypeError
-    if type(line.get("numbers", 0)) is not int or line.get("numbers", 0) < 0:
+    numbers = line["round"], line.get("committed", 0), line.get("numbers", 0)
+    if not isinstance(line["run"], str) or {*map(type, numbers)} != {int} or numbers[-1] < 0:
         raise TypeError
     if "report" in line or "weights" in line:
         line["numbers"]
@@ -135,12 +133,6 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
 
 def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
-    """Return the SHA-256 of everything that the relay can vary in a repeated round."""
-    varied = [sorted(letters.items()), request.edges.tolist(), request.asked.tolist()]
-    return _digest([*varied, request.samples.tolist()])
 
 
 def _within(key: str, most: int, answered: int, more: int) -> None:

@@ -12,7 +12,6 @@ exchanged out of band:
 from __future__ import annotations
 
 import base64
-import binascii
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,7 +139,7 @@ def entry_of(path: Path, name: str, table: Any) -> Entry:
 def _key(path: Path, name: str, field: str, text: object, size: int) -> bytes:
     try:
         key = base64.b64decode(text if isinstance(text, str) else "", validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         key = b""
     if len(key) != size:
         raise KeysError(f"{path}: [{name}] {field} is not the base64 of {size} bytes")

@@ -110,7 +110,6 @@ def _read(name: str, entry: Mapping[str, Any], texts: Sequence[str]) -> Tables:
 
 
 def _cell(column: Mapping[str, Any], row: Row) -> str:
-    """Return the cell of a column, given a row of the source."""
     cell = row[column.get("from", column["name"])].strip()
     if "above" in column:
         return ("no", "yes")[float(cell) > column["above"]]
