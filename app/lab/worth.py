@@ -129,14 +129,12 @@ def _check(config: Config, run: Run) -> None:
 def _plan(config: Config, count: int) -> _Plan:
     """Choose the coalitions: leave-one-out, and those of all or of some orders."""
     n, everybody = config.peers, frozenset(range(config.peers))
-    needed = [everybody, frozenset[int](), *(everybody - {player} for player in range(n))]
-    if not count:
-        return _Plan(list(dict.fromkeys(needed)), [], has_shapley=False)
-    if n < 64 and 2**n <= 2 + n + count * (n - 1):
+    if count and n < 64 and 2**n <= 2 + n + count * (n - 1):
         return _Plan(shapley.coalitions(n)[::-1], [], has_shapley=True)
+    needed = [everybody, frozenset[int](), *(everybody - {player} for player in range(n))]
     orders = shapley.orders(n, count, np.random.default_rng([config.seed, _ORDERS]))
     needed += [each for order in orders for each in shapley.prefixes(order)]
-    return _Plan(list(dict.fromkeys(needed)), orders, has_shapley=True)
+    return _Plan(list(dict.fromkeys(needed)), orders, has_shapley=count > 0)
 
 
 def _without(base: Config, senders: Coalition, directory: Path) -> Config:

@@ -57,7 +57,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _verify(directory: Path, trust: Path, console: Console) -> None:
-    """Check the signature of a sheet, and print it."""
     content, known = clearance.read(directory), read_trust(trust)
     if content is None or (entry := known.get(content["peer"])) is None:
         raise KeysError(f"{directory} has no clearance.json of a peer in {trust}")
@@ -87,7 +86,10 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
     before = target.read_text(encoding="utf-8-sig") if target.exists() else ""
     known = {entry.name: entry for entry in read_entries(target)} if before else {}
     if options.replace:
-        entries = [_successor(entry, known.get(entry.name), target) for entry in entries]
+        if new := [entry.name for entry in entries if entry.name not in known]:
+            raise KeysError(f"{target} has no entry [{new[0]}] to replace: leave out --replace")
+        numbers = {name: entry.peer for name, entry in known.items()}
+        entries = [replace(e, peer=numbers[e.name] if e.peer is None else e.peer) for e in entries]
         replaced = {entry.name for entry in entries}
         before = "\n".join(old.toml() for name, old in known.items() if name not in replaced)
     elif again := [entry.name for entry in entries if entry.name in known]:
@@ -112,13 +114,6 @@ def _trust(options: argparse.Namespace, console: Console) -> None:
                 "compare the fingerprints over another channel, then add --yes",
             )
     console.print(f"trusted in {target}")
-
-
-def _successor(entry: Entry, old: Entry | None, target: Path) -> Entry:
-    """Return an entry with the number of the one that it replaces."""
-    if old is None:
-        raise KeysError(f"{target} has no entry [{entry.name}] to replace: leave out --replace")
-    return replace(entry, peer=old.peer if entry.peer is None else entry.peer)
 
 
 def _print_fingerprint(entry: Entry, console: Console, what: str = "") -> None:

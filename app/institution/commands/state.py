@@ -152,9 +152,8 @@ def metrics(state: Document) -> Iterator[str]:
         elif isinstance(value, list):
             for each in value:
                 if isinstance(each, dict):
-                    key, *others = each
-                    rest = {other: each[other] for other in others}
-                    yield from samples(name, {**labels, key: each[key]}, rest)
+                    (key, of), *others = each.items()
+                    yield from samples(name, {**labels, key: of}, dict(others))
         elif isinstance(value, int | float):
             pairs = [f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items()]
             yield f"{name}{{{','.join(pairs)}}} {+value}\n"

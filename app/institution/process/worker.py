@@ -99,30 +99,21 @@ def _connected(directory: Path, name: str, timeout: float) -> Iterator[socket.so
 def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None:
     """Connect to a worker with the same code that is free within `timeout`; end any other."""
     connection = socket.socket(socket.AF_UNIX)
-    try:
+    with suppress(FileNotFoundError, ConnectionError):
         with _address(directory, name) as address:
             connection.connect(address)
         # Other code: the run was submitted again with another version of the app.
         if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == _CODE:
             return connection
         _kill(connection)
-    except (FileNotFoundError, ConnectionError):
-        pass
     connection.close()
     return None
 
 
 def _start(directory: Path, name: str) -> socket.socket:
-    command = [
-        sys.executable,
-        "-m",
-        "coterie.app.institution.process.worker",
-        str(directory),
-        name,
-        str(os.getppid()),
-    ]
+    program = [sys.executable, "-m", "coterie.app.institution.process.worker"]
     process = subprocess.Popen(
-        command,
+        [*program, str(directory), name, str(os.getppid())],
         cwd=IMPORT_ROOT,
         env={name: value for name, value in os.environ.items() if name != _MALLOC},
         stdin=subprocess.DEVNULL,

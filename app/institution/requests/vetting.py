@@ -33,11 +33,11 @@ def check_request(request: Request, strategy: ExchangePlan, peers: Sequence[int]
     edges, asked = strategy.edges(request.round, listed(~np.eye(n, dtype=np.bool_)))
     if (request.edges >= n).any() or not np.isin(request.edges, peers).any(axis=1).all():
         raise RequestError("edges of other nodes")
-    if len(set(_numbers(request.edges, n))) < len(request.edges):
+    if len(_numbers(request.edges, n)) < len(request.edges):
         raise RequestError("an edge twice")
-    if not set(_numbers(request.edges, n)) <= set(_numbers(edges, n)):
+    if not _numbers(request.edges, n) <= _numbers(edges, n):
         raise RequestError(f"edges that round {request.round} cannot have")
-    if not set(_numbers(request.edges[request.asked], n)) <= set(_numbers(edges[asked], n)):
+    if not _numbers(request.edges[request.asked], n) <= _numbers(edges[asked], n):
         raise RequestError("questions that the method does not ask")
     if stage == "answer" and not np.isin(request.edges[request.asked, 1], peers).any():
         raise RequestError("a request for answers without a question to this node")
@@ -52,10 +52,9 @@ def check_wanted(
     every = listed(~np.eye(strategy.peers, dtype=np.bool_))
     others_wants = every[~np.isin(every[:, strategy.wanted_by], peers)]
     edges, _ = strategy.edges(request.round, np.concatenate([wants, others_wants]))
-    if not set(_numbers(request.edges, strategy.peers)) <= set(_numbers(edges, strategy.peers)):
+    if not _numbers(request.edges, strategy.peers) <= _numbers(edges, strategy.peers):
         raise RequestError("edges that this node did not want")
 
 
-def _numbers(edges: Edges, n: int) -> list[int]:
-    result: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
-    return result
+def _numbers(edges: Edges, n: int) -> set[int]:
+    return set((edges[:, 0] * n + edges[:, 1]).tolist())

@@ -10,7 +10,7 @@ import inspect
 import textwrap
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -286,14 +286,8 @@ class Policy:
         return "\n".join(blocks)
 
 
-TABLES: Mapping[str, type] = {
-    "": Policy,
-    "data": DataPolicy,
-    "reports": ReportPolicy,
-    "answers": AnswerPolicy,
-    "privacy": PrivacyPolicy,
-    "clearance": ClearancePolicy,
-    "limits": LimitPolicy,
+TABLES: Mapping[str, type] = {"": Policy} | {
+    name: type(part) for name, part in vars(Policy()).items() if is_dataclass(part)
 }
 """Table of policy.toml -> its dataclass."""
 

@@ -9,6 +9,7 @@ process, so that others cannot reuse it, now or later.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from cryptography.exceptions import InvalidSignature
 
@@ -29,14 +30,12 @@ def proof(trust: Mapping[int, Entry], run: str, config_digest: bytes) -> Proof:
     """Return the relay's verifier of claims; `trust` are the entries of the relay's trust file."""
 
     def proves(peer: int, signature: bytes, attempt: str) -> bool:
-        if peer not in trust:
-            return False
         claimed = _claimed(peer, Scope(run, config_digest, attempt))
-        try:
-            trust[peer].keys.verifier.verify(signature, claimed)
-        except InvalidSignature:
-            return False
-        return True
+        with suppress(InvalidSignature):
+            if peer in trust:
+                trust[peer].keys.verifier.verify(signature, claimed)
+                return True
+        return False
 
     return proves
 

@@ -65,10 +65,8 @@ def _heart(_: Sequence[str]) -> Iterator[Row]:
     names = (*(column.name for column in heart_disease.RAW), "slope", "ca", "thal", "num")
     for hospital, patients in heart_disease.included().items():
         for patient in patients.tolist():
-            yield {
-                "hospital": hospital,
-                **dict(zip(names, map("{:g}".format, patient), strict=True)),
-            }
+            cells = zip(names, map("{:g}".format, patient), strict=True)
+            yield {"hospital": hospital, **dict(cells)}
 
 
 def _brca(texts: Sequence[str]) -> Iterator[Row]:
