@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.ranges import option
-from coterie.strategies.columns import read_columns
+from coterie.strategies.columns import fault_in, read_columns
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -90,21 +90,15 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
     if options.profile == "none":
         return None
     if options.profile == "file":
-        speed, up, down, latency = _read(Path(options.file), peers)
-        return Clock(speed, up, down, latency, options.tick)
+        return Clock(*_read(Path(options.file), peers), tick=options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    speed, up, down, latency = (
-        median * ratio ** g.standard_normal(peers) for median, ratio in PROFILES[options.profile]
-    )
-    return Clock(speed, up, down, latency, options.tick)
+    drawn = [median * r ** g.standard_normal(peers) for median, r in PROFILES[options.profile]]
+    return Clock(*drawn, tick=options.tick)
 
 
 def _read(path: Path, peers: int) -> Floats:
     """Read the columns of a file, (4, n)."""
-
-    def invalid(reason: str) -> ScheduleError:
-        return ScheduleError(f"clock file {path}: {reason}")
-
+    invalid = fault_in(path, "clock", ScheduleError)
     lines = read_columns(path, ("peer", *_COLUMNS), float, invalid)
     by_peer = {peer: speeds for _, (peer, *speeds) in lines}
     if sorted(by_peer) != list(range(peers)):

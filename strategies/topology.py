@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.strategies.columns import read_columns
+from coterie.strategies.columns import fault_in, read_columns
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
 from coterie.strategies.push_sum import Floats, Matrix, PushSum
@@ -264,10 +264,7 @@ def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
 def read_rounds(path: Path, peers: int) -> list[Edges]:
     """Read the edges (E, 2) of rounds 1, 2, ... from a CSV: round, sender, recipient."""
     # A round may have none. TopologyError: the file is missing or invalid.
-
-    def invalid(reason: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {reason}")
-
+    invalid = fault_in(path, "topology", TopologyError)
     rounds: dict[int, list[tuple[int, int]]] = {}
     for number, (t, i, j) in read_columns(path, ("round", "sender", "recipient"), int, invalid):
         if t < 1 or not (0 <= i < peers and 0 <= j < peers) or i == j:
@@ -284,9 +281,7 @@ def read_rounds(path: Path, peers: int) -> list[Edges]:
 
 
 def _read(path: Path, peers: int) -> Matrix:
-    def invalid(reason: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {reason}")
-
+    invalid = fault_in(path, "topology", TopologyError)
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

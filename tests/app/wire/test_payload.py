@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,18 +35,16 @@ def stack(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def test_encoding_makes_one_copy_of_a_letter_and_decoding_none() -> None:
+def test_encoding_makes_one_copy_of_a_letter() -> None:
     size = 2**22
     form = LetterFormat({"x": ((size,), torch.uint8)})
     tensors = {"x": torch.arange(2 * size, dtype=torch.uint8).view(2, size)}
     tracemalloc.start()
     try:
-        payload = form.encode(tensors, 1)
+        form.encode(tensors, 1)
         assert size < tracemalloc.get_traced_memory()[1] < 1.1 * size
     finally:
         tracemalloc.stop()
-    start = np.frombuffer(payload, dtype=np.uint8).ctypes.data
-    assert start < form.decode(payload)["x"].data_ptr() < start + len(payload)
 
 
 def with_header(header: object, body: bytes) -> bytes:
