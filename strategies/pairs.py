@@ -62,6 +62,8 @@ class Pairs(ExchangePlan):
                 p = 1.0
             case "official":  # the authors' code
                 p = 2 / n if t <= 800 else t**-0.5
+            case unknown:
+                raise ValueError(f"unknown sampling schedule {unknown!r}")
         return min(1.0, p)
 
     def cautions(self) -> tuple[str, ...]:
