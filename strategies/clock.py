@@ -90,10 +90,13 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
     if options.profile == "none":
         return None
     if options.profile == "file":
-        return Clock(*_read(Path(options.file), peers), tick=options.tick)
+        speed, up, down, latency = _read(Path(options.file), peers)
+        return Clock(speed, up, down, latency, options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    drawn = [median * r ** g.standard_normal(peers) for median, r in PROFILES[options.profile]]
-    return Clock(*drawn, tick=options.tick)
+    speed, up, down, latency = (
+        median * ratio ** g.standard_normal(peers) for median, ratio in PROFILES[options.profile]
+    )
+    return Clock(speed, up, down, latency, options.tick)
 
 
 def _read(path: Path, peers: int) -> Floats:
