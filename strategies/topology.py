@@ -53,7 +53,6 @@ class Setting:
     file: str = ""  # the key `topology-file`
 
     def rng(self) -> np.random.Generator:
-        """Return the generator of a random graph."""
         return np.random.default_rng((self.seed, 0x70B0))
 
 
