@@ -91,13 +91,8 @@ class Topology:
         if self in TOPOLOGIES.values():
             return graph
         peers = setting.peers
-        is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
-        if (
-            not is_matrix
-            or graph.shape != (peers, peers)
-            or graph.diagonal().any()
-            or (graph != graph.T).any()
-        ):
+        fits = isinstance(graph, np.ndarray) and (graph.dtype, graph.shape) == (bool, (peers, peers))
+        if not fits or graph.diagonal().any() or (graph != graph.T).any():
             raise TopologyError(
                 f'topology "{self.summary}": graph() must return a symmetric array of bool of '
                 f"shape ({peers}, {peers}) with an empty diagonal"

@@ -59,11 +59,8 @@ def run(
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     if nodes is not None and nodes > 1:
         preflight.check_nodes(config)
-    machines = (
-        [cluster.here(config.compute.device)]
-        if nodes is None
-        else cluster.survey(config.compute.device)
-    )
+    device = config.compute.device
+    machines = [cluster.here(device)] if nodes is None else cluster.survey(device)
     forget_plugins()
     problem = preflight.check(config)
     starts.check(config, problem)

@@ -282,23 +282,10 @@ class Broker:
         present = frozenset(peer for peer, ended in enumerate(ledger.ended) if ended == t)
         if self._recorder is not None:
             roster = self._roster
-            names, backends = dict(roster.names), frozenset(roster.backends)
-            self._recorder.round(
-                Commit(
-                    replace(ledger), reports, refused, present, faults, names, backends,
-                    dict(roster.owners),
-                )
-            )  # fmt: skip
-        _log.info(
-            "committed",
-            extra={
-                "round": t,
-                "present": len(present),
-                "messages": ledger.messages,
-                "bytes": ledger.nbytes,
-                "refused": len(refused),
-            },
-        )
+            about = dict(roster.names), frozenset(roster.backends), dict(roster.owners)
+            self._recorder.round(Commit(replace(ledger), reports, refused, present, faults, *about))
+        counts = {"messages": ledger.messages, "bytes": ledger.nbytes, "refused": len(refused)}
+        _log.info("committed", extra={"round": t, "present": len(present), **counts})
         self._reports, self._refused, self._faults = [], [], []
 
     def _note_ready(self, request: Request, response: Response) -> None:
@@ -424,16 +411,8 @@ class Broker:
     def _fault(self, node: int, request: Request, reason: str) -> None:
         """Drop a node that failed, and record the reason."""
         peers, reason = self._roster.drop(node), one_line(reason)
-        _log.warning(
-            "%s; continuing without this node",
-            reason,
-            extra={
-                "round": request.round,
-                "stage": request.stage,
-                "peers": named(peers),
-                "node": node,
-            },
-        )
+        where = {"round": request.round, "stage": request.stage, "peers": named(peers)}
+        _log.warning("%s; continuing without this node", reason, extra={**where, "node": node})
         self._unapproved.pop(node, None)
         origin = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {origin}: {reason}"
