@@ -91,8 +91,9 @@ class Topology:
         if self in TOPOLOGIES.values():
             return graph
         peers = setting.peers
-        fits = isinstance(graph, np.ndarray) and (graph.dtype, graph.shape) == (bool, (peers, peers))
-        if not fits or graph.diagonal().any() or (graph != graph.T).any():
+        is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
+        is_square = is_matrix and graph.shape == (peers, peers)
+        if not is_square or graph.diagonal().any() or (graph != graph.T).any():
             raise TopologyError(
                 f'topology "{self.summary}": graph() must return a symmetric array of bool of '
                 f"shape ({peers}, {peers}) with an empty diagonal"
