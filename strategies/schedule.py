@@ -241,7 +241,6 @@ class ByClock(Schedule):
         self.ready[[*peers]] = ready
 
     def recall(self, peers: Sequence[int], ready: npt.ArrayLike, last: npt.ArrayLike) -> None:
-        """Restore `ready` and `last` of some peers."""
         self.ready[[*peers]], self.last[[*peers]] = ready, last
 
     def done(self, t: int, seconds: Floats) -> Ints:

@@ -74,10 +74,8 @@ def vetted(
             invalid.append(f"a report of peer {report.peer}, round {report.round}")
     wants = response.wants
     valid_w = ((wants >= 0) & (wants < n)).all(axis=1) & (wants[:, 0] != wants[:, 1])
-    if strategy.wanted_by is None:
-        valid_w[:] = False
-    else:
-        valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
+    end = strategy.wanted_by
+    valid_w &= False if end is None else np.isin(wants[:, end], response.peers)
     invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
     read = {letter.sender for letter in request.letters if letter.kind == "offer"}
     invalid += [

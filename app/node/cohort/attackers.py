@@ -95,7 +95,6 @@ class Attackers(LetterFilter):
         return compute(part, replace(inbox, offers=offers, answers=answers))
 
     def report(self, report: Report) -> Report:
-        """Mark the reports of attackers."""
         if report.peer not in self._ids:
             return report
         return replace(report, metrics={**report.metrics, "attacker": 1})

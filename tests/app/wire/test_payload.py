@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,16 +36,18 @@ def stack(seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def test_encoding_makes_one_copy_of_a_letter() -> None:
+def test_encoding_makes_one_copy_of_a_letter_and_decoding_none() -> None:
     size = 2**22
     form = LetterFormat({"x": ((size,), torch.uint8)})
     tensors = {"x": torch.arange(2 * size, dtype=torch.uint8).view(2, size)}
     tracemalloc.start()
     try:
-        form.encode(tensors, 1)
+        payload = form.encode(tensors, 1)
         assert size < tracemalloc.get_traced_memory()[1] < 1.1 * size
     finally:
         tracemalloc.stop()
+    start = np.frombuffer(payload, dtype=np.uint8).ctypes.data
+    assert start < form.decode(payload)["x"].data_ptr() < start + len(payload)
 
 
 def with_header(header: object, body: bytes) -> bytes:
