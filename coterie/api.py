@@ -311,7 +311,6 @@ def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str
 
 
 def _placed(config: Config) -> Config:
-    """Return the configuration with a new run directory."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     placed, number = config.located(stamp), 1
     while Path(placed.run_dir).exists():

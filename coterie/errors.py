@@ -183,7 +183,6 @@ def _package(frame: FrameType) -> str:
 
 
 def _plugins() -> set[str]:
-    """Return the top-level packages of the installed plugins."""
     return {
         entry.module.partition(".")[0]
         for group in metadata.entry_points().groups

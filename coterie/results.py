@@ -187,13 +187,15 @@ class Comparison:
             run = Run(self.directory / name, *self._named)
             label = plan.label(run.settings.label, swept.values.get(name, {}))
             by_method.setdefault(label, []).append(run)
-        return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
+        for runs in by_method.values():
+            runs.sort(key=lambda run: run.settings.seed)
+        return by_method
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Metrics of all runs, with the columns method (or setting) and seed in front."""
         frames = [
-            run.metrics.assign(method=method, seed=_seed(run))
+            run.metrics.assign(method=method, seed=run.settings.seed)
             for method, runs in self.runs.items()
             for run in runs
         ]
@@ -215,10 +217,6 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return str(self.shown.to_html())
-
-
-def _seed(run: Run) -> int:
-    return run.settings.seed
 
 
 def read_metrics(directory: Path) -> pd.DataFrame:

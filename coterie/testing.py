@@ -190,10 +190,7 @@ def assert_same(one: _Record, other: _Record, tolerance: float) -> None:
         same = other.reports[t, peer]
         pairs = [(name, value, same.metrics[name]) for name, value in report.metrics.items()]
         pairs += [("a weight", *pair) for pair in zip(report.weights, same.weights, strict=True)]
-        for name, here, there in pairs:
-            close = here == there or (
-                here is not None
-                and there is not None
-                and abs(here - there) <= tolerance * (1 + abs(here))
-            )
+        for name, *both in pairs:
+            here, there = np.array(both, dtype=np.float64)  # NaN for None
+            close = np.isclose(there, here, tolerance, tolerance, equal_nan=True)
             assert close, f"{name} of peer {peer} in round {t} depends on the assignment to nodes"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.ranges import option
-from coterie.strategies.columns import read_columns
+from coterie.strategies.columns import fault_in, read_columns
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -101,10 +101,7 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
 
 def _read(path: Path, peers: int) -> Floats:
     """Read the columns of a file, (4, n)."""
-
-    def invalid(reason: str) -> ScheduleError:
-        return ScheduleError(f"clock file {path}: {reason}")
-
+    invalid = fault_in(path, "clock", ScheduleError)
     lines = read_columns(path, ("peer", *_COLUMNS), float, invalid)
     by_peer = {peer: speeds for _, (peer, *speeds) in lines}
     if sorted(by_peer) != list(range(peers)):

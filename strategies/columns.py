@@ -10,6 +10,11 @@ from typing import TypeVar
 N = TypeVar("N", int, float)
 
 
+def fault_in(path: Path, what: str, kind: type[Exception]) -> Callable[[str], Exception]:
+    """Return a function that makes an error of the reason why a file is invalid."""
+    return lambda reason: kind(f"{what} file {path}: {reason}")
+
+
 def read_columns(
     path: Path, names: Sequence[str], kind: type[N], invalid: Callable[[str], Exception]
 ) -> Iterator[tuple[int, list[N]]]:

@@ -62,6 +62,8 @@ class ExchangePlan(ABC):
     """Models are sent; if not, nodes do not write offers."""
     wanted_by: ClassVar[Literal[0, 1] | None] = None
     """Column of the edge end that may request it (0: sender, 1: recipient); None: no requests."""
+    is_everyone: ClassVar[bool] = False
+    """`edges` returns all possible edges."""
     receives_on_waking: ClassVar[bool] = False
     """A peer that wakes receives the offers of the previous round, see `Schedule`."""
 
@@ -95,12 +97,7 @@ class ExchangePlan(ABC):
     @property
     def is_constant(self) -> bool:
         """True if every edge of the topology carries a model in every round."""
-        return self.schedule.is_always and self.links is None and self._is_everyone
-
-    @property
-    def _is_everyone(self) -> bool:
-        """True if `edges` always returns all possible edges."""
-        return False
+        return self.schedule.is_always and self.links is None and self.is_everyone
 
     def is_evaluated(self, t: int) -> bool:
         """Return True if the peers evaluate their models after round `t`."""

@@ -35,14 +35,14 @@ class Pairs(ExchangePlan):
     probability: float = 0.0
     """p_t of the constant schedule and of the first rounds of "mixed"; 0 for 1/n."""
 
+    is_everyone: ClassVar[bool] = True
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
     @property
-    def _is_everyone(self) -> bool:
-        return self.sampling == "full"
+    def is_constant(self) -> bool:
+        return self.sampling == "full" and super().is_constant
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Return the sampled pairs of round `t`, with answers, and the requested edges."""
         sampled, requested = self._sampled(t), self._allowed(t, wants, asked=False)
         edges = self._sorted(np.concatenate([sampled, requested]))
         return edges, np.isin(self._number(edges), self._number(sampled))

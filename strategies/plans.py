@@ -22,11 +22,8 @@ class Silent(ExchangePlan):
 class Everyone(ExchangePlan):
     """All edges of the topology, without answers."""
 
+    is_everyone: ClassVar[bool] = True
     receives_on_waking: ClassVar[bool] = True
-
-    @property
-    def _is_everyone(self) -> bool:
-        return True
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         edges = self._neighbours(t)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from coterie.ranges import option
 from coterie.strategies.clock import Clock, Floats, Ints
-from coterie.strategies.columns import read_columns
+from coterie.strategies.columns import fault_in, read_columns
 from coterie.strategies.errors import ScheduleError
 
 Bools = npt.NDArray[np.bool_]
@@ -223,28 +223,24 @@ class ByClock(Schedule):
         return idle if self.base is None else idle & self.base.beginning(t)
 
     def changes(self, t: int) -> Bools:
-        """Return a mask of all peers: changes are not known in advance."""
-        return self.awake(self.rounds + 1)
+        return self.awake(self.rounds + 1)  # all: changes are not known in advance
 
     def offered(self, t: int) -> Ints:
         newest = self._newest(t)
         return np.where(newest >= t - self.max_age, newest, 0)
 
     def next_ending(self, peers: Sequence[int], t: int) -> int:
-        """Return the next round: endings are not known in advance."""
-        return t + 1
+        return t + 1  # endings are not known in advance
 
     def _newest(self, t: int) -> Ints:
         return np.where(self.ready <= t, self.ready, self.last)
 
     def note(self, t: int, peers: Sequence[int], ready: npt.ArrayLike) -> None:
         """Record the rounds at whose end some peers are ready, as known after round `t`."""
-        rows = [*peers]
-        self.last[rows] = self._newest(t)[rows]
-        self.ready[rows] = ready
+        self.last[[*peers]] = self._newest(t)[[*peers]]
+        self.ready[[*peers]] = ready
 
     def recall(self, peers: Sequence[int], ready: npt.ArrayLike, last: npt.ArrayLike) -> None:
-        """Restore `ready` and `last` of some peers."""
         self.ready[[*peers]], self.last[[*peers]] = ready, last
 
     def done(self, t: int, seconds: Floats) -> Ints:
@@ -299,10 +295,7 @@ def _by_clock(options: Options, setting: Setting) -> Schedule:
 
 
 def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
-    def invalid(reason: str) -> ScheduleError:
-        return ScheduleError(f"schedule file {path}: {reason}")
-
-    times = []
+    invalid, times = fault_in(path, "schedule", ScheduleError), []
     for number, (peer, first, last) in read_columns(path, ("peer", "from", "to"), int, invalid):
         if not (0 <= peer < peers and 1 <= first <= last):
             raise invalid(

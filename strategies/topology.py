@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.strategies.columns import read_columns
+from coterie.strategies.columns import fault_in, read_columns
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
 from coterie.strategies.push_sum import Floats, Matrix, PushSum
@@ -53,7 +53,6 @@ class Setting:
     file: str = ""  # the key `topology-file`
 
     def rng(self) -> np.random.Generator:
-        """Return the generator of a random graph."""
         return np.random.default_rng((self.seed, 0x70B0))
 
 
@@ -93,12 +92,8 @@ class Topology:
             return graph
         peers = setting.peers
         is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
-        if (
-            not is_matrix
-            or graph.shape != (peers, peers)
-            or graph.diagonal().any()
-            or (graph != graph.T).any()
-        ):
+        is_square = is_matrix and graph.shape == (peers, peers)
+        if not is_square or graph.diagonal().any() or (graph != graph.T).any():
             raise TopologyError(
                 f'topology "{self.summary}": graph() must return a symmetric array of bool of '
                 f"shape ({peers}, {peers}) with an empty diagonal"
@@ -264,10 +259,7 @@ def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
 def read_rounds(path: Path, peers: int) -> list[Edges]:
     """Read the edges (E, 2) of rounds 1, 2, ... from a CSV: round, sender, recipient."""
     # A round may have none. TopologyError: the file is missing or invalid.
-
-    def invalid(reason: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {reason}")
-
+    invalid = fault_in(path, "topology", TopologyError)
     rounds: dict[int, list[tuple[int, int]]] = {}
     for number, (t, i, j) in read_columns(path, ("round", "sender", "recipient"), int, invalid):
         if t < 1 or not (0 <= i < peers and 0 <= j < peers) or i == j:
@@ -284,9 +276,7 @@ def read_rounds(path: Path, peers: int) -> list[Edges]:
 
 
 def _read(path: Path, peers: int) -> Matrix:
-    def invalid(reason: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {reason}")
-
+    invalid = fault_in(path, "topology", TopologyError)
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -29,9 +29,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         number = listener.getsockname()[1]
         console.print(f"http://{address.HOST}:{number}/{token}/")
         os.nice(_NICE)
-        from coterie.app.dashboard.library import (
-            Library,  # seconds; a browser that is there already waits
-        )
+        # The imports take seconds, for which a browser that is there already waits.
+        from coterie.app.dashboard.library import Library
         from coterie.app.dashboard.pages import Pages
         from coterie.app.dashboard.server import Server
 

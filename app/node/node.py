@@ -19,7 +19,6 @@ from coterie.app.config.preflight import check_method, check_nodes, problem_of
 from coterie.app.config.schema import Scalar
 from coterie.app.node.assembly import cohort_of, engine_of
 from coterie.app.node.channel import Channel
-from coterie.app.node.cohort.attackers import deceived
 from coterie.app.node.storage.checkpoints import CheckpointStore
 from coterie.app.node.storage.models import ModelFiles
 from coterie.app.runs import provenance
@@ -32,7 +31,7 @@ from coterie.datasets.quality import survey
 from coterie.errors import Error
 from coterie.strategies.errors import StateError
 from coterie.strategies.exchange_plan import Round
-from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response, Stage
 
 _log = logging.getLogger("coterie.data")
 
@@ -87,8 +86,9 @@ class Node:
                 "privacy: epsilon is that of a single row; a group (patient) has up to %d training "
                 "rows, and up to that many times epsilon", rows,
             )  # fmt: skip
+        lie = config.attack.row.data
         attackers = config.attack.attackers(config.peers, config.seed)
-        return deceived(problem, config.attack, attackers)
+        return problem if lie is None else lie(problem, attackers, config.attack.power)
 
     def _set_up(self, problem: Problem) -> None:
         config, directory = self._config, self._directory
@@ -162,17 +162,11 @@ class Node:
 
     def _respond(self, request: Request) -> Response:
         self._cohort.wire.request_keyframes(request.keyframes_wanted)
-        match request.stage:
-            case "start":
-                return self._start(request)
-            case "answer":
-                return self._answer(request)
-            case "update":
-                return self._update(request)
-            case "local-rounds":
-                return self._run_local_rounds(request)
-            case "preflight":
-                raise AssertionError
+        stages: Mapping[Stage, Callable[[Request], Response]] = {
+            "start": self._start, "answer": self._answer, "update": self._update,
+            "local-rounds": self._run_local_rounds,
+        }  # fmt: skip
+        return stages[request.stage](request)
 
     def _known_names(self) -> Mapping[int, str]:
         return self._names

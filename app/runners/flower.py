@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from coterie.app.runners.submission import Submission
 from coterie.app.runners.superlink import Workspace, workspace
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import atomic, files, progress
-from coterie.app.runs.header import Display
 from coterie.app.runs.rundir import SURVEY
 from coterie.errors import FlowerError, RunError, short_path
 from coterie.strategies.flower.transport import in_words
@@ -65,22 +64,16 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     if config.newcomers:
         raise ConfigError("late-peers is for runs without Flower: leave --federation out")
     check_nodes(config)
-    observers = Observers(config)
+    observers = Observers(config, console=console)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     atomic.write(run_dir / "config.toml", config.toml())
     with (
         workspace(Path(config.run_dir, "flower.log")) as space,
-        Display(console, config.num_server_rounds) as display,
         observers,
+        _submitted(space, federation, config, config.join_seconds, console) as run,
     ):
-
-        def show(now: Mapping[str, Any]) -> None:
-            display.show(now)
-            observers.show(now)
-
-        with _submitted(space, federation, config, config.join_seconds, console) as run:
-            here = _follow(space, run, config, show, console)
+        here = _follow(space, run, config, observers.show, console)
     if here:
         finish(run_dir, console)
         progress.require_end(run_dir)
@@ -175,8 +168,11 @@ def _follow(
     FlowerError or RunError: the run failed, or the SuperLink is down for too long.
     """
     while True:
-        with space.stream(run["run"], run["connection"]) as stream:
-            is_over = _watch(stream, config, show)
+        with space.popen("flwr", "log", run["run"], run["connection"], "--stream") as stream:
+            try:
+                is_over = _watch(stream, config, show)
+            finally:
+                stream.kill()
         run = _look(run, config, console)
         if is_over:
             return True

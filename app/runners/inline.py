@@ -82,10 +82,7 @@ def _numbers(values: torch.Tensor) -> list[Any]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-def run(
-    config: Config,
-    watch: Callable[[Mapping[str, Any]], None] | None = None,
-) -> None:
+def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
     """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
     `watch` is called after each round with the content of progress.json; in a round without

@@ -16,7 +16,7 @@ from coterie.app.runners.failures import reported
 from coterie.app.runners.finish import finish
 from coterie.app.runners.tracking import Callback, Observers
 from coterie.app.runs import files, progress, provenance, rundir, units
-from coterie.app.runs.header import Display, header
+from coterie.app.runs.header import header
 from coterie.app.trained import starts
 from coterie.datasets.table import forget_plugins
 
@@ -59,16 +59,13 @@ def run(
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     if nodes is not None and nodes > 1:
         preflight.check_nodes(config)
-    machines = (
-        [cluster.here(config.compute.device)]
-        if nodes is None
-        else cluster.survey(config.compute.device)
-    )
+    device = config.compute.device
+    machines = [cluster.here(device)] if nodes is None else cluster.survey(device)
     forget_plugins()
     problem = preflight.check(config)
     starts.check(config, problem)
     run_dir = Path(config.run_dir)
-    observers = Observers(config, callbacks)
+    observers = Observers(config, callbacks, console)
     with rundir.held(run_dir), reported(run_dir):
         rundir.create(config, problem)
         if config.resume and not (run_dir / provenance.FILE).exists():
@@ -77,23 +74,18 @@ def run(
         header(config, problem, place, console)
         if nodes is None and (warning := cluster.memory_warning(config)):
             console.print(f"warning: {warning}", soft_wrap=True)
-        with Display(console, config.num_server_rounds) as display, observers:
-
-            def show(now: Mapping[str, Any]) -> None:
-                display.show(now)
-                observers.show(now)
-
+        with observers:
             if nodes is None:
                 from coterie.app.runners import inline  # loads torch
 
                 with failures.deferred(lambda: console.print(_STOPPING)) as check:
 
                     def watch(now: Mapping[str, Any]) -> None:
-                        show(now)
+                        observers.show(now)
                         check()
 
                     inline.run(config, watch)
             else:
-                flower.simulate(config, nodes, machines, show)
+                flower.simulate(config, nodes, machines, observers.show)
         finish(run_dir, console)
     progress.require_end(run_dir)

@@ -84,15 +84,6 @@ class Workspace:
         here = replace(self, environment={**self.environment, **more})
         return here.popen(sys.executable, "-m", "coterie.app.runners.simulation", str(settings))
 
-    @contextmanager
-    def stream(self, run_id: str, connection: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Append the output of a run to the log, until the run or the context ends."""
-        with self.popen("flwr", "log", run_id, connection, "--stream") as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
 
 def ask(*arguments: str) -> dict[str, Any]:
     """Return the answer of a command of `flwr`.

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.keys import nearest
 from coterie.app.runs import atomic
+from coterie.app.runs.header import Display
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.console import Console
 
 
 class Callback(Protocol):
@@ -31,21 +33,27 @@ class Observers:
     """Context manager that calls back for every complete round in metrics.jsonl.
 
     The key `track` of `config` names trackers; `callbacks` are further objects with `on_round`, or
-    functions with the same parameters. ConfigError: an unknown tracker, or a callback that cannot
-    be called.
+    functions with the same parameters. A `console` shows the progress. ConfigError: an unknown
+    tracker, or a callback that cannot be called.
     """
 
     def __init__(
-        self, config: Config, callbacks: Iterable[Callback | Callable[..., object]] = ()
+        self,
+        config: Config,
+        callbacks: Iterable[Callback | Callable[..., object]] = (),
+        console: Console | None = None,
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
         self._calls = [_function_of(each) for each in callbacks]
         self._trackers = trackers(config.track)
         self._read, self._stack = 0, ExitStack()
+        self._display = Display(console, config.num_server_rounds) if console else None
 
     def __enter__(self) -> Self:
         if self._config.resume and self._file.exists():
             self._read = self._file.stat().st_size
+        if self._display is not None:
+            self._stack.enter_context(self._display)
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -53,6 +61,8 @@ class Observers:
 
     def show(self, progress: Mapping[str, Any]) -> None:
         """Call back for the rounds written since the last call."""
+        if self._display is not None:
+            self._display.show(progress)
         if not (self._calls or self._trackers) or not progress:
             return
         whole = atomic.whole_lines(self._file, self._read)

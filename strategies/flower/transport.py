@@ -95,7 +95,6 @@ class Replies:
         self._grid = grid
 
     def pull(self, requests: Collection[str]) -> dict[str, Message | str]:
-        """Return the replies to some requests, by request."""
         messages = self._grid.pull_messages(list(requests))
         return {message.metadata.reply_to_message_id: message for message in messages}
 

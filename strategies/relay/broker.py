@@ -80,20 +80,15 @@ class Broker:
         self._strategy = strategy
         self._transport = transport
         self._recorder = recorder
-        self._ledger = ledger = ledger or Ledger()
+        self._ledger = ledger = replace(ledger or Ledger())
+        ledger.ended = ledger.ended or (-1,) * strategy.peers
+        ledger.awake = ledger.awake or (0,) * strategy.peers
         self._join_timeout = join_timeout
         self._quorum = quorum
         self._deployed = deployed
         self._patience = patience
         self._attempt = secrets.token_hex(8)
         self._roster = Roster(strategy.peers, proves)
-        self._messages = ledger.messages
-        self._nbytes = ledger.nbytes
-        self._sealing = ledger.sealing
-        self._ended = ledger.ended or (-1,) * strategy.peers
-        self._awake = ledger.awake or (0,) * strategy.peers
-        self._breaks = ledger.breaks
-        self._seconds = ledger.virtual_seconds
         self._reports: list[Report] = []
         self._refused: list[str] = []
         self._latest_faults: list[str] = []  # for error messages
@@ -219,7 +214,7 @@ class Broker:
         request = Request("local-rounds", first, last)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
-            self._seconds += response.elapsed
+            self._ledger.virtual_seconds += response.elapsed
         self._require_nodes(first, "local-rounds")
         self._commit(last)
 
@@ -253,7 +248,7 @@ class Broker:
                 seconds.append(response.elapsed)
             else:
                 self._add(node, requests[node], response)
-        self._seconds += schedule.elapsed(np.array(seconds))
+        self._ledger.virtual_seconds += schedule.elapsed(np.array(seconds))
         self._missing_from -= wanted  # their keyframes are on the way
         self._require_nodes(this.t, "update")
 
@@ -270,41 +265,27 @@ class Broker:
 
     def _commit(self, t: int) -> None:
         self._note_presence(t)
+        ledger = self._ledger
+        ledger.round = t
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(by_peer[key] for key in sorted(by_peer))
         if self._strategy.schedule.clock is not None:
-            more = {"virtual_seconds": self._seconds}
+            more = {"virtual_seconds": ledger.virtual_seconds}
             reports = tuple(replace(each, metrics={**each.metrics, **more}) for each in reports)
-        best, stale = self._ledger.best_loss, self._ledger.stale
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
             if (loss := self._means[evaluated].get("validation_loss")) is not None:
-                best, stale = (loss, 0) if best is None or loss < best else (best, stale + 1)
-        self._ledger = Ledger(
-            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake,
-            self._seconds, best, stale,
-        )  # fmt: skip
+                ledger.stale += 1
+                if ledger.best_loss is None or loss < ledger.best_loss:
+                    ledger.best_loss, ledger.stale = loss, 0
         refused, faults = tuple(self._refused), tuple(self._faults)
-        present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
+        present = frozenset(peer for peer, ended in enumerate(ledger.ended) if ended == t)
         if self._recorder is not None:
             roster = self._roster
-            names, backends = dict(roster.names), frozenset(roster.backends)
-            self._recorder.round(
-                Commit(
-                    self._ledger, reports, refused, present, faults, names, backends,
-                    dict(roster.owners),
-                )
-            )  # fmt: skip
-        _log.info(
-            "committed",
-            extra={
-                "round": t,
-                "present": len(present),
-                "messages": self._messages,
-                "bytes": self._nbytes,
-                "refused": len(refused),
-            },
-        )
+            about = dict(roster.names), frozenset(roster.backends), dict(roster.owners)
+            self._recorder.round(Commit(replace(ledger), reports, refused, present, faults, *about))
+        counts = {"messages": ledger.messages, "bytes": ledger.nbytes, "refused": len(refused)}
+        _log.info("committed", extra={"round": t, "present": len(present), **counts})
         self._reports, self._refused, self._faults = [], [], []
 
     def _note_ready(self, request: Request, response: Response) -> None:
@@ -326,12 +307,12 @@ class Broker:
     def _note_presence(self, t: int) -> None:
         """Record which peers ended round `t` or were awake since the last commit."""
         schedule, roster = self._strategy.schedule, self._roster
-        awake, ended = np.array(self._awake), np.array(self._ended)
+        awake, ended = np.array(self._ledger.awake), np.array(self._ledger.ended)
         hosted = np.isin(np.arange(roster.peers), list(roster.hosted))
         for s in range(self._ledger.round + 1, t + 1):
             awake += hosted & schedule.awake(s)
         ended[hosted & schedule.changes(t)] = t
-        self._awake, self._ended = tuple(awake.tolist()), tuple(ended.tolist())
+        self._ledger.awake, self._ledger.ended = tuple(awake.tolist()), tuple(ended.tolist())
 
     def _invitations(self, t: int) -> dict[int, Request]:
         """Return a "start" for each reachable node that may join but does not take part yet."""
@@ -344,25 +325,23 @@ class Broker:
 
     def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Response]:
         """Send requests and return the vetted responses; drop the nodes that fail."""
-        roster = self._roster
+        roster, ledger = self._roster, self._ledger
         samples = roster.samples if roster.samples.any() else np.empty(0, dtype=np.int64)
         requests = {
-            node: replace(
-                request, committed=self._ledger.round, attempt=self._attempt, samples=samples
-            )
+            node: replace(request, committed=ledger.round, attempt=self._attempt, samples=samples)
             for node, request in self._without_large(requests).items()
         }
         outcome = self._transport.exchange(requests)
-        self._messages += len(requests)
+        ledger.messages += len(requests)
         responses: dict[int, Response] = {}
         for node, request in requests.items():
-            self._nbytes += sum(letter.nbytes for letter in request.letters)
-            self._sealing += sum(len(k) for letter in request.letters for k in letter.keys.values())
+            ledger.nbytes += sum(letter.nbytes for letter in request.letters)
+            ledger.sealing += sum(len(k) for each in request.letters for k in each.keys.values())
             response = outcome.get(node, "no response")
             if isinstance(response, str):
                 self._fault(node, request, response)
                 continue
-            self._messages += 1
+            ledger.messages += 1
             if fault := fault_of(response, request, roster.hosts.get(node, ()), roster.peers):
                 self._fault(node, request, fault)
                 continue
@@ -418,30 +397,22 @@ class Broker:
         if restored is None:
             return
         # Round 0 trains nothing: its state is the initial state.
-        lost = [peer for peer in response.peers if self._ended[peer] > max(restored, 0)]
+        lost = [peer for peer in response.peers if self._ledger.ended[peer] > max(restored, 0)]
         if lost:
             state = "the initial state" if restored < 0 else f"their state of round {restored}"
-            reached = max(self._ended[peer] for peer in lost)
+            reached = max(self._ledger.ended[peer] for peer in lost)
             line = (
                 f"round {request.round}: peers {self._roster.listed(lost)} restarted from {state}; "
                 f"later progress, up to round {reached}, is lost"
             )
             _log.warning("%s", line)
-            self._breaks = (*self._breaks, line)[-_BREAKS:]
+            self._ledger.breaks = (*self._ledger.breaks, line)[-_BREAKS:]
 
     def _fault(self, node: int, request: Request, reason: str) -> None:
         """Drop a node that failed, and record the reason."""
         peers, reason = self._roster.drop(node), one_line(reason)
-        _log.warning(
-            "%s; continuing without this node",
-            reason,
-            extra={
-                "round": request.round,
-                "stage": request.stage,
-                "peers": named(peers),
-                "node": node,
-            },
-        )
+        where = {"round": request.round, "stage": request.stage, "peers": named(peers)}
+        _log.warning("%s; continuing without this node", reason, extra={**where, "node": node})
         self._unapproved.pop(node, None)
         origin = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {origin}: {reason}"

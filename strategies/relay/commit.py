@@ -9,9 +9,9 @@ from typing import Protocol
 from coterie.strategies.protocol import Report
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ledger:
-    """Progress of a run: the state that the relay needs to resume it."""
+    """Progress of a run: the state that the relay needs to resume it, and counts in."""
 
     round: int = 0  # last committed round
     messages: int = 0  # number of requests sent and responses received

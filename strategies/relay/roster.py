@@ -65,7 +65,6 @@ class Roster:
         return None
 
     def add(self, node: int, response: Response) -> None:
-        """Add a node after its response to "start"."""
         if not response.peers:
             self.without_peers.add(node)
             return

@@ -32,19 +32,18 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     if not 0 <= response.elapsed <= _LARGEST:
         return f"has an invalid elapsed time, {response.elapsed:g}"
-    if response.ready and len(response.ready) != len(response.peers):
-        return f"has {len(response.ready)} ready rounds for {len(response.peers)} peers"
     if request.stage in ("start", "preflight"):
         if list(response.peers) != sorted(set(response.peers) & set(range(n))):
             return f"hosts peers {named(response.peers)}: must be ascending and from 0 to {n - 1}"
-        if response.samples and len(response.samples) != len(response.peers):
-            return f"has {len(response.samples)} numbers of samples for {len(response.peers)} peers"
         if not all(0 < samples <= MAX_SAMPLES for samples in response.samples):
             return f"has a peer whose number of samples is not from 1 to {MAX_SAMPLES}"
-        if response.names and len(response.names) != len(response.peers):
-            return f"has {len(response.names)} names for {len(response.peers)} peers"
-        if response.claims and len(response.claims) != len(response.peers):
-            return f"has {len(response.claims)} claims for {len(response.peers)} peers"
+    columns = {
+        "ready rounds": response.ready, "numbers of samples": response.samples,
+        "names": response.names, "claims": response.claims,
+    }  # fmt: skip
+    for what, values in columns.items():
+        if values and len(values) != len(response.peers):
+            return f"has {len(values)} {what} for {len(response.peers)} peers"
     return None
 
 
@@ -75,10 +74,8 @@ def vetted(
             invalid.append(f"a report of peer {report.peer}, round {report.round}")
     wants = response.wants
     valid_w = ((wants >= 0) & (wants < n)).all(axis=1) & (wants[:, 0] != wants[:, 1])
-    if strategy.wanted_by is None:
-        valid_w[:] = False
-    else:
-        valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
+    end = strategy.wanted_by
+    valid_w &= False if end is None else np.isin(wants[:, end], response.peers)
     invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
     read = {letter.sender for letter in request.letters if letter.kind == "offer"}
     invalid += [

@@ -58,13 +58,9 @@ def _like(before: Any, value: Tensor) -> Any:
 def unsound(state: object) -> Tensor:
     """Mark the rows (P,) of a state with a tensor of two dimensions or more that is not finite."""
     # Infinity and NaN are valid in tensors of shape (P,), such as losses, and in NumPy arrays.
-    masks = []
-    for value in _arrays(state).values():
-        if not (isinstance(value, Tensor) and value.is_floating_point()):
-            continue
-        if value.dim() > 1 and value.numel():
-            masks.append(~finite(value))
-    return torch.stack(masks).any(dim=0)
+    tensors = [value for value in _arrays(state).values() if isinstance(value, Tensor)]
+    wide = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
+    return torch.stack([~finite(value) for value in wide if value.numel()]).any(dim=0)
 
 
 def on(rows: Ints, device: torch.device | None = None) -> Tensor:
@@ -105,7 +101,7 @@ def put_rows(state: object, rows: Ints, part: object) -> None:
     """Overwrite the rows of some peers in place; no two arrays of `state` may share memory."""
     new = flatten(part)
     for name, value in flatten(state).items():
-        value[torch.from_numpy(rows).to(value.device)] = new[name].to(value.dtype)
+        value[on(rows, value.device)] = new[name].to(value.dtype)
 
 
 def owned(state: T) -> T:

@@ -23,7 +23,6 @@ from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Ints, Letters, no_letters
-from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Report
 
 Made = Callable[[], Tensor]
@@ -96,7 +95,6 @@ class Attackers(LetterFilter):
         return compute(part, replace(inbox, offers=offers, answers=answers))
 
     def report(self, report: Report) -> Report:
-        """Mark the reports of attackers."""
         if report.peer not in self._ids:
             return report
         return replace(report, metrics={**report.metrics, "attacker": 1})
@@ -115,9 +113,3 @@ class Attackers(LetterFilter):
     def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Made:
         g = stream(self._engine.seed, peer, t, Purpose.ATTACK, partner)
         return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
-
-
-def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
-    """Return the problem with flipped labels or false example counts of the attackers."""
-    data = attack.row.data
-    return problem if data is None else data(problem, ids, attack.power)

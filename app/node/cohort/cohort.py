@@ -178,7 +178,9 @@ class HostedPeers(Members):
         self.engine.enter(t, ANSWER)
         state, tensors = self.filters.answer(by_rule, part, letters)
         self.write_rows(part, state)
-        self.sent = self.filters.send(post.answers_to(letters, tensors), t)
+        asked_by, rows = letters.recipients, np.arange(len(letters))
+        answers = Letters(asked_by, letters.senders, rows, asked_by, tensors, kind="answer")
+        self.sent = self.filters.send(answers, t)
         self.count(self.costs.sent, self.sent.senders, self.answer_format(t).nbytes)
 
     def update(self, t: int, foreign: RemoteLetters) -> None:
@@ -232,7 +234,8 @@ class HostedPeers(Members):
 
     def _publish(self, made: Letters, t: int) -> None:
         """Show new offers of hosted peers instead of their older ones."""
-        self.offers = post.replaced(self.offers, made)
+        older = post.only(self.offers, ~np.isin(self.offers.authors, made.authors))
+        self.offers = post.together([older, made])
 
     def _end(self, t: int) -> None:
         """End the round on the virtual clock, and count the rounds in which peers were awake."""
@@ -293,11 +296,9 @@ class HostedPeers(Members):
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
     def offer_format(self) -> Readable:
-        """Return the format of this round's offers."""
         return self.wire.reader(self.visible_offers().offers)
 
     def answer_format(self, t: int) -> LetterFormat:
-        """Return the format of the answers of round `t`."""
         shapes, dtype = self.rule.answer_shapes(t), self.engine.dtype
         return format_of({name: (s, dtype) for name, s in shapes.items()}, self.wire.precision)
 
@@ -315,7 +316,10 @@ class HostedPeers(Members):
 
     def answer_letters(self, t: int) -> Iterator[PeerMessage]:
         """Yield the answers of round `t` to peers of other nodes."""
-        return post.answer_messages(self.sent, ~self._hosted, self.answer_format(t), t)
+        form, sent = self.answer_format(t), self.sent
+        for row in np.flatnonzero(~self._hosted[sent.recipients]).tolist():
+            k, i = int(sent.senders[row]), int(sent.recipients[row])
+            yield PeerMessage("answer", k, i, t, form.nbytes, form.encode(sent.tensors, row))
 
     # --- checkpoints
 

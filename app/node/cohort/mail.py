@@ -1,14 +1,14 @@
-"""Mail of a cohort: its letters as stacks, as messages to other nodes, and as arrays on disk.
+"""Mail of a cohort: its letters as stacks, and as arrays on disk.
 
 A letter has four shapes between two peers: named tensors of a rule or of a decoded payload
-(`RemoteLetters`), a row of a stack (`Letters`), a `PeerMessage`, and the record of a transport. All
-conversions between the first three are here. An offer is a letter whose edges are not known yet.
+(`RemoteLetters`), a row of a stack (`Letters`), a `PeerMessage`, and the record of a transport. The
+cohort and its wire write messages. An offer is a letter whose edges are not known yet.
 Legend: s = rows of a stack, e = letters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.app.node.cohort.arrays import finite, on
 from coterie.app.wire.payload import LetterFormat, Readable, RemoteLetters
 from coterie.clients.letters import Bools, Ints, Letters, no_letters
-from coterie.strategies.protocol import Edges, Kind, PeerMessage
+from coterie.strategies.protocol import Edges, Kind
 
 Mail = Callable[[Kind, Readable], RemoteLetters]
 """Reads the letters of one kind from other nodes, in a given format."""
@@ -51,11 +51,6 @@ def only(offers: Letters, kept: Bools) -> Letters:
     rows = np.flatnonzero(kept)
     tensors = {name: value[on(rows, value.device)] for name, value in offers.tensors.items()}
     return offers_of(offers.authors[kept], tensors, offers.written[kept])
-
-
-def replaced(offers: Letters, newer: Letters) -> Letters:
-    """Return the newest offer of each author."""
-    return together([only(offers, ~np.isin(offers.authors, newer.authors)), newer])
 
 
 def together(several: Sequence[Letters]) -> Letters:
@@ -125,12 +120,6 @@ def delivered(
     return Letters(edges[:, 0], edges[:, 1], rows_e, authors, stack, ages_s, expired)
 
 
-def answers_to(asked: Letters, tensors: Mapping[str, Tensor]) -> Letters:
-    """Return answers with a row of `tensors` (E, ...) for each letter that asked."""
-    rows = np.arange(len(asked))
-    return Letters(asked.recipients, asked.senders, rows, asked.recipients, tensors, kind="answer")
-
-
 def returned(
     sent: Letters, here: Bools, foreign: RemoteLetters, form: LetterFormat, device: torch.device
 ) -> Letters:
@@ -159,26 +148,6 @@ def senders_to(peers: Ints, letters: Letters) -> dict[int, Ints]:
     recipients, senders = np.unique(ends, axis=0).T
     first = np.searchsorted(recipients, peers)
     return dict(zip(peers.tolist(), np.split(senders, first[1:]), strict=len(peers) > 0))
-
-
-# --- messages to other nodes -------------------------------------------------------------------
-
-
-def offer_messages(offers: Letters, form: LetterFormat, first: int) -> Iterator[PeerMessage]:
-    """Yield the offers of rounds from `first` on."""
-    for row, (k, t) in enumerate(zip(offers.authors.tolist(), offers.written, strict=True)):
-        if t >= first:
-            payload = form.encode(offers.tensors, row)
-            yield PeerMessage("offer", k, None, int(t), form.nbytes, payload)
-
-
-def answer_messages(
-    sent: Letters, away_n: Bools, form: LetterFormat, t: int
-) -> Iterator[PeerMessage]:
-    """Yield the answers of round `t` to the peers in a mask (n,)."""
-    for row in np.flatnonzero(away_n[sent.recipients]).tolist():
-        k, i = int(sent.senders[row]), int(sent.recipients[row])
-        yield PeerMessage("answer", k, i, t, form.nbytes, form.encode(sent.tensors, row))
 
 
 # --- arrays on disk ----------------------------------------------------------------------------

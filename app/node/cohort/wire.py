@@ -62,7 +62,11 @@ class Wire(LetterFilter):
 
     def messages(self, offers: Letters, first: int) -> Iterator[PeerMessage]:
         """Yield the offers of rounds from `first` on."""
-        return mail.offer_messages(offers, self.whole(offers), first)
+        form = self.whole(offers)
+        for row, (k, t) in enumerate(zip(offers.authors.tolist(), offers.written, strict=True)):
+            if t >= first:
+                payload = form.encode(offers.tensors, row)
+                yield PeerMessage("offer", k, None, int(t), form.nbytes, payload)
 
     def cost(self, offers: Letters, edges: Edges, *, sent: bool) -> Ints:
         """Return the bytes (E,) of offers along edges from hosted peers if `sent`, else to them."""
@@ -114,7 +118,6 @@ class Increments(Wire):
     # --- public copies and the rule
 
     def answer(self, compute: Answer, part: Part, letters: Letters) -> tuple[Any, Tensors]:
-        """Answer from the peers' copies."""
         public = self._public(part)
         after, tensors = compute(public, letters)
         return self._with_unsent(part.state, public.state, after), tensors

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.node.cohort.attackers import deceived
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
@@ -153,11 +152,14 @@ def test_nan_changes_nobody_else(tmp_path: Path) -> None:
 
 def test_labels_and_numbers_are_lies_about_the_own_data_only() -> None:
     problem = classification([4, 6], classes=3)
-    flipped = deceived(problem, Attack("label-flip", peers="1"), np.array([1]))
+    flip, inflate = ATTACKS["label-flip"].data, ATTACKS["samples"].data
+    assert flip is not None
+    assert inflate is not None
+    flipped = flip(problem, np.array([1]), Attack("label-flip", peers="1").power)
     np.testing.assert_array_equal(flipped.train.targets[1], 2 - problem.train.targets[1])
     np.testing.assert_array_equal(flipped.train.targets[0], problem.train.targets[0])
     assert flipped.test is problem.test
-    claimed = deceived(problem, Attack("samples", peers="1"), np.array([1]))
+    claimed = inflate(problem, np.array([1]), Attack("samples", peers="1").power)
     assert claimed.samples.tolist() == [4, 6000]
     assert problem.samples.tolist() == [4, 6]
 
