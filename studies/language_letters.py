@@ -28,7 +28,7 @@ LETTERS: Mapping[str, Sequence[str]] = {
     "int8": ["payload=int8"],
     "sign": ["letters.scheme=increments", "letters.operator=sign", "payload=int8"],
 }
-RATES = (0.0003, 0.001, 0.003, 0.01)
+RATES = (0.0003, 0.001, 0.003, 0.01, 0.03)
 METHODS = ("local", "fedavg", "trust", "fedsa-lora", "ffa-lora")
 COMPARED = [
     *((method, "full") for method in METHODS),

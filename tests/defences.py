@@ -256,7 +256,7 @@ DEFENCES = [Defence(*row) for row in (
     ("report for others, twice", "metrics.keys() <= strategy.metrics\n", "True\n",
      "test_what_does_not_belong_is_dropped_and_noted"),
     ("request edges for others",
-     "valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)", "pass",
+     "valid_w &= False if end is None else np.isin(wants[:, end], response.peers)", "pass",
      "test_nobody_wants_for_others"),
     ("take the place of a peer whose node takes part",
      "taken = [peer for peer in peers if self.owners.get(peer, node) != node]", "taken = []",
