@@ -12,8 +12,10 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -27,6 +29,11 @@ _imported_by_us = False
 """True if Ray was imported with the settings in its environment."""
 _LONGEST = 20
 """Maximum characters of a folder of temporary files in which Ray's sockets can lie."""
+
+
+def start_seconds() -> float:
+    """Return Ray's limit for a start, 30 s, times the processes that wait for each core here."""
+    return 30.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def address() -> str:
@@ -55,6 +62,7 @@ def private() -> Iterator[None]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": _TOKEN,
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these systems: loopback
+        "RAY_worker_register_timeout_seconds": str(round(2 * start_seconds())),
     }
     with ExitStack() as until_end:
         if "RAY_TMPDIR" not in os.environ:
@@ -69,6 +77,18 @@ def private() -> Iterator[None]:
         yield
 
 
+def patient(find: Callable[..., Any], seconds: float, *where: Any) -> Any:
+    """Return what `find` finds, which raises RuntimeError until it is there."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return find(*where)
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
 @contextmanager
 def _settings(values: dict[str, str]) -> Iterator[None]:
     """Set what Ray read from the environment if somebody imported it before; omit the dashboard."""
@@ -81,6 +101,7 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
             from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
             cluster, start = ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server
+            find = services.get_node
     except (ImportError, AttributeError) as error:
         why = f"ray {metadata.version('ray')} (the newest tested version is 2.55.1): {error}"
     if why and not _imported_by_us:
@@ -101,10 +122,12 @@ def _settings(values: dict[str, str]) -> Iterator[None]:
         cluster = sys.platform == "linux"
     use("token")
     ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = False, start_nothing
+    services.get_node = partial(patient, find, start_seconds())
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER, services.start_api_server = cluster, start
+        services.get_node = find
         use(os.environ.get("RAY_AUTH_MODE", "disabled"))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from coterie.app.private_ray import patient, start_seconds
 from tests import private_names
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +44,33 @@ def test_a_ray_that_is_not_private_is_not_started() -> None:
     assert done.stderr.splitlines()[-1].endswith(
         "and a program has imported it before: start Coterie alone"
     )
+
+
+def test_a_node_that_starts_slowly_is_waited_for() -> None:
+    answers = iter([RuntimeError("no info"), RuntimeError("no info"), {"labels": {}}])
+
+    def find(gcs: str, node: str) -> object:
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return gcs, node, answer
+
+    assert patient(find, 60, "127.0.0.1:1", "a") == ("127.0.0.1:1", "a", {"labels": {}})
+
+
+def test_a_node_that_does_not_start_ends_the_wait() -> None:
+    with pytest.raises(StopIteration):
+        patient(partial(next, iter(())), 60)
+    with pytest.raises(RuntimeError, match="no info"):
+        patient(_missing, -1)
+
+
+def _missing() -> None:
+    raise RuntimeError("no info")
+
+
+def test_a_busy_machine_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    for load, seconds in ((0.5, 30.0), (2.0, 30.0), (20.0, 300.0)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert start_seconds() == seconds
