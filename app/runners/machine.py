@@ -1,4 +1,4 @@
-"""Machine of a run: its name and its processor cores."""
+"""Machine of a run: its name, processor cores and memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 from coterie.app.runs import units
 
+_LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+"""File with the limit of a cgroup: those of version 2 have one tree, those of version 1 one each."""
+
 
 def cores() -> int:
     """Return the number of cores of this process, or of the machine if the system cannot tell."""
@@ -18,12 +21,21 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def memory() -> int:
-    """Return the bytes that this process may have: those of the machine, or of its cgroup."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup 2 and 1
-        with suppress(OSError, ValueError):  # "max": no limit
-            limits.append(int(Path("/sys/fs/cgroup", file).read_text(encoding="ascii")))
+def memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process may have: those of the machine, or of its cgroups.
+
+    Every cgroup above that of the process has a limit, too, as those of SLURM, systemd and Docker.
+    """
+    limits, groups = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")], ["0::/"]
+    with suppress(OSError):
+        groups += (root / "proc/self/cgroup").read_text("utf-8").splitlines()
+    for _, controller, path in (group.split(":", 2) for group in groups):
+        top = root / "sys/fs/cgroup" / controller
+        place = top / path.lstrip("/")
+        for each in (place, *place.parents) if controller in _LIMITS else ():
+            if each.is_relative_to(top):
+                with suppress(OSError, ValueError):  # "max": no limit
+                    limits.append(int((each / _LIMITS[controller]).read_text("ascii")))
     return min(limits)
 
 
