@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.app.runs import units
 
 _LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
-"""File with the limit of a cgroup: those of version 2 have one tree, those of version 1 one each."""
+"""Controller of a tree of cgroups -> file with the limit; version 2 has one tree for all."""
 
 
 def cores() -> int:
