@@ -141,8 +141,8 @@ def _rounded(path: re.Match[str]) -> str:
 
 def pictures(run: Run) -> Drawn:
     """Draw the pictures beside a report: curves over rounds, and collaboration weights."""
-    if len(run.rounds):
-        known = [measure for measure in _CURVES if _has([run], _CURVES[measure][0])]
+    known = [measure for measure in _CURVES if _has([run], _CURVES[measure][0])]
+    if known:  # institutions may report nothing
         yield "curves", _curves(known, "rounds", partial(_peers, run=run))
     yield "collaboration", collaboration(run)
 

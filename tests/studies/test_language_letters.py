@@ -11,6 +11,8 @@ def test_every_method_has_a_configuration_with_its_letters() -> None:
         ("local", "full", "full"),
         ("fedavg", "full", "full"),
         ("trust", "full", "full"),
+        ("fedavg", "full", "full"),  # fedsa-lora
+        ("fedavg", "full", "full"),  # ffa-lora
         ("fedavg", "int8", "increments"),
         ("trust", "int8", "increments"),
         ("fedavg", "int8", "full"),

@@ -223,7 +223,7 @@ def test_ctrl_c_and_stop_end_the_run_at_its_hospitals(
     """A run that is alive is not resumed a second time; a stopped one goes on with its log."""
     monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
     config, _ = planted(deployment.problem)
-    rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 9, "evaluate-every": 1}
+    rounds: dict[str, Scalar] = {"method": "fedavg", "num-server-rounds": 99, "evaluate-every": 1}
     running = deployment.run(config | rounds, "stopped")
     directory = deployment.home("operator") / "stopped"
     deployment.wait(lambda: committed(deployment.progress("stopped")) >= 1, "no round is committed")
@@ -248,7 +248,7 @@ def test_ctrl_c_and_stop_end_the_run_at_its_hospitals(
     starts = [
         line
         for line in (directory / "relay.log").read_text().splitlines()
-        if "peers, 9 rounds" in line
+        if "peers, 99 rounds" in line
     ]
     assert len(starts) == 2, "the log of the first part is still there"
     assert [each["status"] for each in submission.submissions(directory)] == [
