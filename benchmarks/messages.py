@@ -15,6 +15,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -122,7 +123,8 @@ def install(deployment: Deployment, nodes: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         bundle.write_app(Path(place, "app"))
         script = "flwr build --app app && flwr install coterie.*.fab"
-        environment = {**os.environ, "FLWR_HOME": str(first)}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "FLWR_HOME": str(first), "PATH": path}
         subprocess.run(["sh", "-c", script], cwd=place, env=environment, check=True)
     for peer in range(1, nodes):
         shutil.copytree(first / "apps", deployment.home(f"node-{peer}") / "apps")
