@@ -4,10 +4,11 @@ PYTHON ?= python3
 BASE ?= main
 BIN := .venv/bin
 # The tests of a file share a worker, and with it what they boot (tests/conftest.py). Those that start processes mostly
-# wait for them: two workers a core.
+# wait for them: three workers a core, and two where deployments have deadlines.
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest --dist loadscope --no-loadscope-reorder -n
-WAITING := $(shell expr 2 \* $(CORES))
+WAITING := $(shell expr 3 \* $(CORES))
+DEPLOYED := $(shell expr 2 \* $(CORES))
 INSTALLED := .venv/.installed
 QUIET := FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0
 BIOME_VERSION := 2.6.8
@@ -27,7 +28,7 @@ test: $(INSTALLED)
 
 # Also the commands of all pages, notebooks, wheels, whole deployments, and properties with many examples.
 test-all: $(INSTALLED)
-	$(PYTEST) $(WAITING) --long
+	$(PYTEST) $(DEPLOYED) --long
 
 # The newest flwr and the oldest allowed, each in an environment of its own.
 test-flower: $(INSTALLED)
