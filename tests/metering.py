@@ -133,6 +133,7 @@ class Metered:
             "kept": sum(getattr(self.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
+            "by_variance": int(options.get("weights_") == "inverse-variance"),
             "knows": int(options.get("bias") == "oracle"),
             "parts": 2 if options.get("estimator") == "debiased" else 1,
             "most": budget + (not options.get("budget_counts_self")) if budget else engine.n,

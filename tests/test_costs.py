@@ -47,8 +47,10 @@ STEPS: dict[str, Any] = {"local-steps": 3, "num-server-rounds": 4}
 EPOCHS: dict[str, Any] = {"local-epochs": 2, "num-server-rounds": 2}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "cobo": [{"sampling": "constant", "probability": 0.5, "gamma": 30.0}, {"simplex": True}],
-    "wga": [{"alpha": 0.3, "targets": "0,3"}],
-    "bias-correction": [{"bias": "oracle", "targets": "1,2"}],
+    "wga": [
+        {"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3"},
+    ],
+    "bias-correction": [{"bias": "oracle", "targets": "1,2"}, {"weights": "inverse-variance"}],
     "all-for-one": [
         {"estimator": "plain", "refresh-every": 2, "similarity-batch-size": 7},
         {"estimator": "debiased", "refresh-every": 3, "similarity-batch-size": 10},
@@ -68,7 +70,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
-    "dispfl": [{"density": 0.2}, {"prune": 0.0, "density": 1.0}],
+    "dispfl": [{"density": 0.2, "growth": "random"}, {"prune": 0.0, "density": 1.0}],
     "l2c": [{"warm-up": 1, "keep": 2}, {"warm-up": 2, "keep": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],

@@ -13,16 +13,11 @@ FORMER = {"hold-out": "late-peers"}
 """Former name of a key -> its name."""
 _SCHEMA = 'write mean and scale of the column into schema.toml, with table.scale = "schema"'
 _HELPERS = "all peers that a target is linked to help it"
-_WEIGHTS = "all helpers that answer have the same weight"
 GONE: Mapping[str, tuple[Scalar, str]] = {
     "table.mean": ("", _SCHEMA),
     "table.std": ("", _SCHEMA),
     "wga.helpers": ("all", _HELPERS),
     "bias-correction.helpers": ("all", _HELPERS),
-    "wga.weights": ("uniform", _WEIGHTS),
-    "bias-correction.weights": ("uniform", _WEIGHTS),
-    "dispfl.growth": ("gradient", "new entries are those with the largest gradients"),
-    "federico.coin": ("per-round", "a round samples uniformly or greedily as a whole"),
     "federated-clustering.radius": ("quantile", "set federated-clustering.quantile"),
     "all-for-one.smoothness": (0.0, "a learning-rate that is too large causes a warning"),
     "trust.warmup": (0, "train with method local, and go on with start-from"),

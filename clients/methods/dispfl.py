@@ -3,13 +3,14 @@
 Dai, Shen, He, Tian, Tao, "DisPFL: Towards Communication-Efficient Personalized Federated Learning
 via Decentralized Sparse Training", ICML 2022, algorithm 1, and the authors' code
 (rong-dai/DisPFL@e2f47d4). Symbols: w_i `state.x`, mask m_i `state.mask`, rho `density`,
-alpha `prune`. In a round each peer
+alpha `prune`, `growth`. In a round each peer
 
 1. trains the entries of its mask, the others stay 0: every gradient is multiplied by m_i; and sends
    w_i and m_i;
 2. evolves its mask: in every tensor it drops the ceil(alpha_t |m|) entries of the smallest |w|, and
-   takes as many of those that are now outside with the largest |gradient| of a minibatch.
-   alpha_t = (alpha / 2) (1 + cos(pi (t - 1) / T)) falls from alpha to almost 0 over the T rounds;
+   takes as many of those that are now outside: with the largest |gradient| of a minibatch, or at
+   random. alpha_t = (alpha / 2) (1 + cos(pi (t - 1) / T)) falls from alpha to almost 0 over the T
+   rounds;
 3. receives w_j and m_j, and sets each entry of its new mask to the mean over the received models
    and its own that trained the entry, 0 if none did: w_i <- m_i' * sum_j m_j w_j / sum_j m_j.
 
@@ -33,12 +34,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.clients.engine.streams import Purpose
-from coterie.clients.hints import Tensor
+from coterie.clients.hints import Batch, Tensor
 from coterie.clients.inbox import Inbox
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Weighted
@@ -67,6 +68,9 @@ class DisPFL(LocalTraining[DisPFLState], group="personal"):
         0.5, "Share of these that is replaced in the first rounds, alpha; it falls to 0.",
         low=0, high=1,
     )  # fmt: skip
+    growth: Literal["gradient", "random"] = option(
+        "gradient", "New entries: those with the largest gradients, or random ones."
+    )
 
     def check(self, config: Any) -> None:
         if config.defence.rule != "none":
@@ -114,8 +118,7 @@ class DisPFL(LocalTraining[DisPFLState], group="personal"):
             return s
         # Finite, so that entries of the other kind, at infinity, are never chosen.
         size_pd = s.x.abs().nan_to_num(nan=_LARGE, posinf=_LARGE)
-        slope_pd = self.engine.gradients(s.x, s.buffers, batches[0]).values
-        score_pd = slope_pd.abs().nan_to_num(nan=0.0, posinf=_LARGE)
+        score_pd = self._scores(s, t, batches).nan_to_num(nan=0.0, posinf=_LARGE)
         mask_pd = s.mask.clone()
         for part, kept in self._parts:
             replaced = math.ceil(share * kept)
@@ -130,6 +133,12 @@ class DisPFL(LocalTraining[DisPFLState], group="personal"):
             for name, value in s.opt_state.items()
         }
         return replace(s, x=s.x.where(mask_pd > 0, 0.0), mask=mask_pd, opt_state=opt_state)
+
+    def _scores(self, s: DisPFLState, t: int, batches: Sequence[Batch]) -> Tensor:
+        """Return the merit (P, d) of new entries: their gradients' sizes, or random numbers."""
+        if self.growth == "gradient":
+            return self.engine.gradients(s.x, s.buffers, batches[0]).values.abs()
+        return self.engine.tensor(np.stack([g.random(self.engine.d) for g in self.draws(t)]))
 
     def update(self, s: DisPFLState, inbox: Inbox) -> DisPFLState:
         bits, d = inbox["mask"].cpu().numpy(), self.engine.d

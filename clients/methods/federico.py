@@ -38,7 +38,7 @@ from coterie.clients.mixture import Mixture
 from coterie.clients.parts.ensemble import EMPTY, known, mixture, place
 from coterie.clients.parts.simplex import softmax
 from coterie.clients.parts.validation import CHOOSES_WEIGHTS
-from coterie.clients.rule import Rule, State
+from coterie.clients.rule import Rule, State, epsilon_greedy
 from coterie.ranges import option
 from coterie.strategies.plans import WantedAnswers
 
@@ -63,6 +63,11 @@ class FedeRiCo(
 
     neighbours: int = option(3, "Number of other peers that a peer samples per round, M.", low=0)
     epsilon: float = option(0.3, "Probability of sampling uniformly.", low=0, high=1)
+    coin: Literal["per-round", "per-slot"] = option(
+        "per-round",
+        "Sample uniformly or greedily as drawn once per round, or once for each of the M "
+        "neighbours.",
+    )
     beta: float = option(0.6, "Weight of the newest loss in the tracked one.", above=0, high=1)
     tracking: Literal["ema", "accumulate"] = option(
         "ema",
@@ -118,7 +123,8 @@ class FedeRiCo(
         m = min(self.neighbours, len(others))
         shuffled = g.permutation(others)
         best = shuffled[np.argsort(score_n[shuffled], kind="stable")]
-        return (shuffled if g.random(1)[0] < self.epsilon else best)[:m]
+        coins = g.random(1 if self.coin == "per-round" else m) < self.epsilon
+        return epsilon_greedy(np.broadcast_to(coins, m), shuffled, best)
 
     def receive(self, s: FedeRiCoState, asked: Inbox) -> FedeRiCoState:
         """Run the E-step: evaluate the received models and the peers' own."""

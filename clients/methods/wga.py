@@ -5,15 +5,14 @@ with a gradient at its model, and it descends a mixture of its gradient and thei
 
     (1 - alpha) g_i(x_i) + alpha (g_avg(x_i) - c_i),   g_avg = sum_k s_ik g_k(x_i).
 
-Symbols: c_i `AskingRule.correction`, s_ik `share_pn` (1/N), alpha `alpha`. Where an option needs
-them, a peer estimates sigma^2 and its helpers' bias from two consecutive rounds, whose noise is
-independent: |g_t - g_t-1|^2 / 2 has mean sigma^2 and <b_t, b_t-1>, b = g_avg - g_i, has mean
-|bias|^2, up to the model's change between the rounds. Problems that state their noise (quadratic
-ones) need no estimate of sigma.
+Symbols: c_i `AskingRule.correction`, s_ik `share_pn` (1/N, or proportional to 1/sigma_k^2: footnote
+1), alpha `alpha`. Where an option needs them, a peer estimates sigma^2 and its helpers'
+bias from two consecutive rounds, whose noise is independent: |g_t - g_t-1|^2 / 2 has mean sigma^2
+and <b_t, b_t-1>, b = g_avg - g_i, has mean |bias|^2, up to the model's change between the rounds.
+Problems that state their noise (quadratic ones) need no estimate of sigma.
 
 Readings and deviations: peers that are not targets train alone, as does a target in a round without
-answers; shares are equal over the helpers that answered (footnote 1 of the paper, shares by the
-variance of the helpers' gradients, is left out). The paper asks after each step; with
+answers; shares are normalised over the helpers that answered. The paper asks after each step; with
 several `local-steps` the helpers' average is corrected by the change of the peer's own gradient
 (`coterie.clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) +
 g_i(x) - g_i(x0)), and a round has the noise of as many of the paper's steps.
@@ -102,6 +101,10 @@ class AskingRule(Rule[S], strategy=WantedHelp):
     targets: str = option(
         "all", 'Peers that ask for gradients, "all" or ids like "0,3"; the others train alone.'
     )
+    weights_: Literal["uniform", "inverse-variance"] = option(
+        "uniform",
+        "Weights of the helpers in their average: equal, or by the variance of their gradients.",
+    )
     alpha: float | Literal["auto"] = option("auto", ALPHA, low=0, high=1)
 
     def __post_init__(self) -> None:
@@ -109,6 +112,7 @@ class AskingRule(Rule[S], strategy=WantedHelp):
             raise ValueError(f'targets must be "all" or ids like "0,3", not "{self.targets}"')
 
     def asking(self, peers: int) -> list[int]:
+        """Return the targets among `peers` peers."""
         return [*range(peers)] if self.targets == "all" else [*map(int, self.targets.split(","))]
 
     def check(self, config: Any) -> None:
@@ -116,9 +120,14 @@ class AskingRule(Rule[S], strategy=WantedHelp):
             raise ValueError(f'targets = "{self.targets}", but peers are 0 to {config.peers - 1}')
 
     @property
+    def by_variance(self) -> bool:
+        """True if helpers send the variance of their gradients."""
+        return self.weights_ == "inverse-variance"
+
+    @property
     def measures(self) -> bool:
         """True if the peers estimate sigma^2 and zeta^2."""
-        return self.measuring and self.alpha == "auto"
+        return self.by_variance or (self.measuring and self.alpha == "auto")
 
     def best_alpha(self, s: S, t: int, helpers_p: Ints) -> Floats:
         """Return the value (P,) of alpha = "auto" for the number of helpers (P,) that answered."""
@@ -147,17 +156,20 @@ class AskingRule(Rule[S], strategy=WantedHelp):
         asks_p = np.isin(self.engine.peers, self.asking(self.engine.n))
         return np.asarray(asks_p[:, None] & (self.eye() == 0))
 
+    def answer_shapes(self, t: int) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {"g": (self.engine.d,)}
+        return shapes | ({"variance": (1,)} if self.by_variance else {})
+
     def answer(self, s: S, asked: Inbox) -> Mapping[str, Tensor]:
-        return {"g": gradients_at(self.engine, s, asked)}
+        answer = {"g": gradients_at(self.engine, s, asked)}
+        if self.by_variance:
+            answer["variance"] = self.engine.tensor(s.variance[asked.peer][:, None])
+        return answer
 
     def update(self, s: S, inbox: Inbox) -> S:
-        engine, t, replied_pn = self.engine, inbox.round, 1.0 * inbox.replied
-        share_pn = replied_pn / np.maximum(replied_pn.sum(axis=1, keepdims=True), 1.0)
+        engine, t, share_pn = self.engine, inbox.round, self._shares(inbox)
         helped_p = share_pn.sum(axis=1) > 0
-        if self.alpha == "auto":
-            alpha_p = helped_p * self.best_alpha(s, t, (share_pn > 0).sum(axis=1))
-        else:
-            alpha_p = helped_p * self.alpha
+        alpha_p = self._alpha(s, t, share_pn) * helped_p
         average_pd = inbox.answered("g", share_pn)
         aim_pd = average_pd - self.correction(s, share_pn, inbox)
         alpha_p1 = engine.tensor(alpha_p)[:, None]
@@ -189,6 +201,20 @@ class AskingRule(Rule[S], strategy=WantedHelp):
     def squared_bias(self, g_pd: Tensor, b_pd: Tensor, last: Mapping[str, Tensor]) -> Tensor:
         """Return an estimate (P,) of zeta^2 from the biases of two consecutive rounds."""
         return self.engine.inner(b_pd, last["b"])
+
+    def _shares(self, inbox: Inbox) -> Floats:
+        """Return the weights (P, n) of the helpers' average; a row is 0 without answers."""
+        share_pn, answers = 1.0 * inbox.replied, inbox.answers
+        if self.by_variance and len(answers):
+            variance_e = answers.each("variance")[:, 0].double().cpu().numpy()
+            share_pn = inbox.table(1 / np.maximum(variance_e, 1e-300), answers)  # no division by 0
+        total_p1 = share_pn.sum(axis=1, keepdims=True)
+        return np.asarray(share_pn / np.where(total_p1 > 0, total_p1, 1.0))
+
+    def _alpha(self, s: S, t: int, share_pn: Floats) -> Floats:
+        if self.alpha == "auto":
+            return self.best_alpha(s, t, (share_pn > 0).sum(axis=1))
+        return np.full(len(share_pn), self.alpha)
 
 
 class Wga(AskingRule[AskingState], group="helpers"):
@@ -277,6 +303,7 @@ class BiasCorrection(AskingRule[BiasState], group="helpers", true_clusters={"bia
 
     @property
     def knows(self) -> bool:
+        """True if c_i is the true bias."""
         return self.bias == "oracle"
 
     def init(self) -> BiasState:

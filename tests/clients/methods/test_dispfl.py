@@ -36,7 +36,7 @@ def problem(directory: Path, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def twin(flat: dict[str, Any], kept: int, prune: float) -> tuple[Floats, Floats]:
+def twin(flat: dict[str, Any], kept: int, prune: float, growth: str) -> tuple[Floats, Floats]:
     """Return models and masks of algorithm 1, entry by entry.
 
     A letter has the trained entries, those that the next mask drops among them; an entry that the
@@ -56,6 +56,8 @@ def twin(flat: dict[str, Any], kept: int, prune: float) -> tuple[Floats, Floats]
                 q.velocity[i] = q.momentum * q.velocity[i] + g
                 x[i] = x[i] - q.eta * q.velocity[i]
             merit = np.abs(q.a[i] * (x[i] - q.c[i]))
+            if growth == "random":
+                merit = stream(0, i, t, Purpose.CHOICE).random(D)
             replaced = ceil(share * kept)
             has = sorted(np.flatnonzero(mask[i]), key=lambda e: abs(x[i, e]))
             mask[i, has[:replaced]] = 0
@@ -73,15 +75,22 @@ def twin(flat: dict[str, Any], kept: int, prune: float) -> tuple[Floats, Floats]
 @pytest.mark.some(4)
 @pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 5)])
 @pytest.mark.parametrize(
-    ("density", "prune"), [(0.5, 0.5), (0.3, 0.8), (0.8, 0.0), (0.8, 0.9), (1.0, 0.5)]
+    ("density", "prune", "growth"),
+    [
+        (0.5, 0.5, "gradient"),
+        (0.3, 0.8, "random"),
+        (0.8, 0.0, "gradient"),
+        (0.8, 0.9, "gradient"),
+        (1.0, 0.5, "random"),
+    ],
 )
 def test_it_equals_a_plain_loop(
-    tmp_path: Path, density: float, prune: float, topology: str, nodes: int
+    tmp_path: Path, density: float, prune: float, growth: str, topology: str, nodes: int
 ) -> None:
-    options = {"density": density, "prune": prune}
+    options = {"density": density, "prune": prune, "growth": growth}
     keys = {f"dispfl.{key}": value for key, value in options.items()}
     flat = problem(tmp_path, topology=topology, **keys)
-    x, mask = twin(flat, round(density * D), prune)
+    x, mask = twin(flat, round(density * D), prune, growth)
     result = run(flat, tmp_path, nodes)
     assert np.abs(result.theta() - x).max() < 1e-12
     assert (result.theta()[mask == 0] == 0).all()

@@ -98,6 +98,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
         (
             {
                 "federico.answer": "epoch",
+                "federico.coin": "per-slot",
                 "federico.epsilon": 1.0,
                 "learning-rate-decay": 0.9,
             },
@@ -280,6 +281,11 @@ def test_the_coin_chooses_between_the_best_and_anyone(tmp_path: Path) -> None:
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3)
     greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
     assert greedy == pytest.approx(0.7 + 0.3 / 6, abs=4 * 0.0125)
+    # One draw per slot: best-best 0.49; best-any 0.21 / 3; any-best 0.21 (1/4 + 1/4), as the
+    # best of the rest completes the pair from either half; any-any 0.09 / 6.
+    rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3, coin="per-slot")
+    greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
+    assert greedy == pytest.approx(0.49 + 0.07 + 0.105 + 0.015, abs=4 * 0.0135)
 
 
 def test_peers_never_heard_come_first_and_later_last(tmp_path: Path) -> None:
@@ -406,7 +412,7 @@ def test_groups_find_each_other(tmp_path: Path) -> None:
     [
         ("neighbours", -1), ("epsilon", 1.5), ("epsilon", -0.1), ("beta", 0.0), ("beta", 1.1),
         ("sharpness", 0.0), ("ensemble", -1), ("tracking", "mean"), ("loss", "max"),
-        ("answer", "batch"),
+        ("answer", "batch"), ("coin", "round"),
     ],
 )  # fmt: skip
 def test_options_out_of_range_are_refused(key: str, value: Any) -> None:

@@ -187,6 +187,15 @@ def test_helpers_that_do_not_answer_are_left_out() -> None:
     assert np.allclose(second.x[0], expected, rtol=1e-14)
 
 
+def test_stated_noise_gives_exact_inverse_variance_shares(tmp_path: Path) -> None:
+    flat, *_ = problem(tmp_path, n=4)
+    table = (tmp_path / "problem.json").read_text()
+    (tmp_path / "problem.json").write_text(table.replace("[0.0, 0.0, 0.0, 0.0]", "[9, 1, 2, 4]"))
+    chosen = {"method": "wga", "wga.weights": "inverse-variance", "wga.alpha": 0.5}
+    w = Stepping(flat | chosen).to(1).w
+    assert np.allclose(w[0], [0.5, *(0.5 * np.array([16, 4, 1]) / 21)], rtol=1e-14)
+
+
 def test_measured_variance_and_bias(tmp_path: Path) -> None:
     """A translated copy (a1 = a0) at a small eta: b and its variance hardly change as x moves.
 
@@ -225,6 +234,7 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
         ("wga.targets", "", "targets must be"),
         ("wga.targets", "0;1", "targets must be"),
         ("wga.alpha", "best", 'must be a number or "auto"'),
+        ("wga.weights", "mine", "must be"),
     ],
 )
 def test_refusals(key: str, value: Any, message: str) -> None:
