@@ -121,10 +121,13 @@ def _synthetic(
     needs: str = "nothing: synthetic",
 ) -> Dataset:  # fmt: skip
     """Make a data set of a function of peers, seed and options, which reads no data-dir."""
-    return Dataset(
-        summary, needs, model, lambda _, peers, seed, __, of: make(peers, seed, of), options,
-        divided=False,
-    )  # fmt: skip
+
+    def load(
+        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+    ) -> Problem:
+        return make(peers, seed, options)
+
+    return Dataset(summary, needs, model, load, options, divided=False)
 
 
 def _held(summary: str, needs: str, read: HeldRead, options: type, model: str = "mlp") -> Dataset:

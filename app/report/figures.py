@@ -302,17 +302,17 @@ def _graph(run: Run) -> Figure | str:
 
 def _gains(compared: Comparison) -> Figure | str:
     """Draw the gain of each peer over Local with each seed, by method."""
-    found = {
+    gains_by_method = {
         row.name: np.concatenate([gains(*pair) for pair in row.pairs])
         for row in compared.table.rows
         if row.pairs and not row.is_local
     }
-    if not found or not compared.table.has_same_data:
+    if not gains_by_method or not compared.table.has_same_data:
         return "needs runs of local with the same data"
     has_accuracy = all(run.has_accuracy for run in compared.runs)
     label = "gain over local, points" if has_accuracy else "reduction of local’s test loss"
     show = MEASURES["gain" if has_accuracy else "loss_gain"].show
-    return _dots(found, label, show, has_bars=False)
+    return _dots(gains_by_method, label, show, has_bars=False)
 
 
 def _risk(compared: Comparison) -> Figure | str:

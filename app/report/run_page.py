@@ -128,7 +128,6 @@ def page(run: Run, pictures: Sequence[str] = ()) -> Page:
 def write(run_dir: str | Path) -> Page:
     """Write report.html, curves.png and collaboration.png into a run directory; return the page."""
     run = Run.read(run_dir)
-
     drawn, _ = figures.write(figures.pictures(run), run.directory, "png")
     made = page(run, [path.name for path in drawn])
     made.write(run.directory)

@@ -74,3 +74,23 @@ def test_a_busy_machine_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     for load, seconds in ((0.5, 30.0), (2.0, 30.0), (20.0, 300.0)):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert start_seconds() == seconds
+
+
+WAITS = """
+import os
+os.getloadavg = lambda: (4.0, 0.0, 0.0)
+import coterie.app.private_ray as our
+our._imported_by_us = True
+from ray._private import services
+find = services.get_node
+with our.private():
+    wait = services.get_node
+    assert (wait.func, wait.args) == (our.patient, (find, our.start_seconds()))
+    assert os.environ["RAY_worker_register_timeout_seconds"] == str(round(2 * our.start_seconds()))
+assert services.get_node is find
+"""
+
+
+@pytest.mark.slow
+def test_ray_looks_for_its_node_as_long_as_this_machine_needs() -> None:
+    subprocess.run([sys.executable, "-c", WAITS], check=True)

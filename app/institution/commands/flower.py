@@ -43,14 +43,18 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     options = parser.parse_args(arguments)
     sys.argv = [f"flower-{options.service}", *options.options]
     (program, *_) = entry_points(group="console_scripts", name=sys.argv[0])
+    if options.service == "superexec":
+        _fork_messages()
+    else:
+        _wait_less()
+    program.load()()
+
+
+def _wait_less() -> None:
     try:
-        if options.service == "superexec":
-            _fork_messages()
-        else:
-            private.change_waits(growing_pause(), hold)
+        private.change_waits(growing_pause(), hold)
     except (ImportError, AttributeError, KeyError) as error:
         _log.warning("%s: the SuperNode waits in steps of 3 s, as Flower does", error)
-    program.load()()
 
 
 def growing_pause() -> Callable[[float], None]:
@@ -85,6 +89,7 @@ def _fork_messages() -> None:
         if words[0] != _MESSAGE:
             begin(self, words, *rest, **more)
             return
+        # Flower's executor drops the object, which therefore may stay empty.
         line = json.dumps(words).encode() + b"\n"
         try:
             resident.stdin.write(line)

@@ -138,7 +138,7 @@ class Gate:
             "round": letter.round,
             "to": list(to),
             "digest": hashlib.sha256(letter.payload).hexdigest(),
-            "measured": json.loads(json.dumps(measured), parse_float=_four_decimals),
+            "measured": _rounded(measured),
             "reasons": [*above, *unknown],
             "verdict": self._verdict(bool(above), bool(unknown)),
         }
@@ -249,8 +249,12 @@ def _signed(sheet: Mapping[str, Any]) -> bytes:
     return framed(_PROTOCOL, json.dumps(content, sort_keys=True))
 
 
-def _four_decimals(number: str) -> float:
-    return round(float(number), 4)
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def page(sheet: Mapping[str, Any]) -> str:

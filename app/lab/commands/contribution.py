@@ -34,7 +34,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     unjudged = quality.too_few_rows(run, result.measure.partition("_")[0])
     result = result.judged(run)
     page = run_page.write(options.run_dir)
-    console.print(by_recipient(result, run.names, unjudged=unjudged))
+    console.print(by_recipient(result, run.names, unjudged))
     console.print(by_sender(result, run.names))
     console.print(f"table: {options.run_dir / FILE}")
     console.print(f"report: {options.run_dir / page.file}")

@@ -18,22 +18,21 @@ from coterie.app.runs import units
 
 SHOWN = 40
 """Number of peers that the terminal lists; the file has all."""
+_SENDERS = 3
+"""Number of senders that it lists for a recipient."""
 
 
 def by_recipient(
-    worth: Worth,
-    names: Sequence[str],
-    top: int = 3,
-    unjudged: Mapping[int, str] = MappingProxyType({}),
+    worth: Worth, names: Sequence[str], unjudged: Mapping[int, str] = MappingProxyType({})
 ) -> Table:
-    """Return a table of the `top` senders of each recipient; `unjudged` ones have a reason."""
+    """Return a table of the first senders of each recipient; `unjudged` ones have a reason."""
     table = Table(title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left")
     for heading in ("recipient", "alone", "together"):
         table.add_column(heading, justify="left" if heading == "recipient" else "right")
     table.add_column("senders with the largest effect")
     for i, name in list(enumerate(names))[:SHOWN]:
         effect = np.nan_to_num(np.abs(worth.main[i]))
-        chosen = np.argsort(-effect, kind="stable")[:top]
+        chosen = np.argsort(-effect, kind="stable")[:_SENDERS]
         chosen = chosen[np.argsort(-worth.main[i][chosen], kind="stable")]
         senders = ", ".join(
             f"{'itself' if j == i else names[j]} {_with_error(worth, i, int(j))}"
