@@ -142,7 +142,7 @@ class _Problem:
                 else:
                     self.console.print(f"left out: {method}: {error}", soft_wrap=True)
             else:
-                if not _is_of(measured.get((method, column), Line()), configs):
+                if not is_of(measured.get((method, column), Line()), configs):
                     missing.append(method)
         return missing
 
@@ -210,7 +210,7 @@ def _with_data(configs: Sequence[Config]) -> str:
     return f"{digest(configs)}:{own[:8]}" if own else digest(configs)
 
 
-def _is_of(cell: Line, configs: Sequence[Config]) -> bool:
+def is_of(cell: Line, configs: Sequence[Config]) -> bool:
     """Return whether a cell is of these configurations, and of these data if it says of which."""
     return cell.digest in (digest(configs), _with_data(configs))
 
@@ -239,7 +239,7 @@ def repeat(
     """Run a cell again; return the values that differ: what is kept, and what came out."""
     condition = next(name for name, of in CONDITIONS.items() if column in of)
     configs = configurations(problem, condition, method, cell.choice.settings)
-    if not _is_of(cell, configs):
+    if not is_of(cell, configs):
         raise ConfigError(
             f"{method}, {column}: the configuration has changed since, or the data (digest "
             f"{_with_data(configs)}, not {cell.digest}); coterie league run measures it again"
