@@ -1,6 +1,8 @@
 # make run, check, test, test-all, test-flower, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint, sbom
-# for deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
+# for deployments. PYTHON chooses the interpreter of the first install, INSTALL the installer, BASE what `check` compares
+# with.
 PYTHON ?= python3
+INSTALL ?= .venv/bin/python -m pip install
 BASE ?= main
 BIN := .venv/bin
 # The tests of a file share a worker, and with it what they boot (tests/conftest.py). Those that start processes mostly
@@ -100,6 +102,6 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) --quiet --editable '.[dev]'
 	grep -q FLWR_TELEMETRY_ENABLED $(BIN)/activate || printf 'export %s\n' $(QUIET) >> $(BIN)/activate
 	touch $@

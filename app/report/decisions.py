@@ -33,7 +33,7 @@ from coterie.app.experiments.paired import (
 )
 from coterie.app.experiments.table import Row, Table
 from coterie.app.report import advice
-from coterie.app.report.advice import ADVICE, RELEVANT, UNKNOWN, Evidence
+from coterie.app.report.advice import ADVICE, RELEVANT, UNKNOWN, USE, USE_AFTER_THRESHOLD, Evidence
 from coterie.app.report.comparison import Comparison, escaped, latex
 from coterie.app.report.forest import Forest, Line
 from coterie.app.report.section import Section
@@ -536,9 +536,11 @@ def _power(places: Sequence[_Place], gain: Estimate, tests: int, measure: _Measu
 
 
 def _consortium(decided: Sequence[Decision], method: str, plot: Forest) -> str:
-    """Return the first sentence of a page: how often which answer is given, and the mean gain."""
+    """Return the first sentence of a page: where the method helps, and its mean gain."""
     counts = Counter(each.advice for each in decided)
-    answers = ", ".join(f"{key} at {counts[key]}" for key in ADVICE if counts[key])
+    others = ", ".join(f"{key} at {counts[key]}" for key in ADVICE if key != USE and counts[key])
+    helps = counts[USE] + counts[USE_AFTER_THRESHOLD] or "none"
+    first = f"{method} is shown to help at {helps} of {units.plural(len(decided), 'institution')}"
     title, mean = plot.title[0].lower() + plot.title[1:], plot.lines[-1]
     number = "" if np.isnan(mean.estimate[0]) else f"; mean {title}: {mean.number}"
-    return f"{method} at {units.plural(len(decided), 'institution')}: {answers}{number}."
+    return first + f" ({others})" * bool(others) + f"{number}."

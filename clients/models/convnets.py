@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.clients.models.options import ResNet18Options, check_image
+from coterie.clients.models.options import ResNet9Options, ResNet18Options, check_image
 
 Shape = tuple[int, ...]
 
@@ -106,20 +106,21 @@ class GlobalMaxPool(nn.Module):
         return F.max_pool2d(x, x.shape[-2:]).flatten(-3)
 
 
-def resnet9(shape: Shape, outputs: int) -> nn.Module:
-    """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes."""
+def resnet9(shape: Shape, outputs: int, options: ResNet9Options) -> nn.Module:
+    """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes and width 64."""
     # Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
     # layer; of the networks of this name it is the one with that number of parameters.
     channels, *_ = check_image(shape)
+    w = options.width
     return nn.Sequential(
         AtLeast(16),
-        _normed(channels, 64),
-        _normed(64, 128), nn.MaxPool2d(2),
-        Residual(nn.Sequential(_normed(128, 128), _normed(128, 128))),
-        _normed(128, 256), nn.MaxPool2d(2),
-        _normed(256, 512), nn.MaxPool2d(2),
-        Residual(nn.Sequential(_normed(512, 512), _normed(512, 512))),
-        GlobalMaxPool(), nn.Linear(512, outputs),
+        _normed(channels, w),
+        _normed(w, 2 * w), nn.MaxPool2d(2),
+        Residual(nn.Sequential(_normed(2 * w, 2 * w), _normed(2 * w, 2 * w))),
+        _normed(2 * w, 4 * w), nn.MaxPool2d(2),
+        _normed(4 * w, 8 * w), nn.MaxPool2d(2),
+        Residual(nn.Sequential(_normed(8 * w, 8 * w), _normed(8 * w, 8 * w))),
+        GlobalMaxPool(), nn.Linear(8 * w, outputs),
     )  # fmt: skip
 
 

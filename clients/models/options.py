@@ -154,6 +154,13 @@ class XGBoostOptions(GradientBoostingOptions):
 
 
 @dataclass(frozen=True)
+class ResNet9Options:
+    """CoBo's ResNet-9."""
+
+    width: int = option(64, "Channels of the first convolution; each stage doubles them.", low=1)
+
+
+@dataclass(frozen=True)
 class ResNet18Options:
     """ResNet-18 for small images."""
 
@@ -324,7 +331,9 @@ MODELS: dict[str, Model] = {
         "FedeRiCo's three 3x3 convolutions of 128 channels: 303,882 parameters on 3x32x32",
         "cnn_128",
     ),
-    "resnet9": _for_images("CoBo's ResNet-9 with batch norm: 6.6 million parameters", "resnet9"),
+    "resnet9": _for_images(
+        "CoBo's ResNet-9 with batch norm: 6.6 million parameters", "resnet9", ResNet9Options
+    ),
     "resnet18": _for_images(
         "ResNet-18 for small images: 11.2 million parameters", "resnet18", ResNet18Options
     ),

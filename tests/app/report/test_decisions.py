@@ -244,8 +244,8 @@ def test_a_sentence_and_a_row_per_institution_come_first(tmp_path: Path) -> None
     made, page = decisions.compared(compared), comparison_page.page(compared)
     assert made is not None
     assert made.consortium.startswith(
-        "dpfl at 4 institutions: use at 1, no relevant gain at 1, not known at 2; mean gain in "
-        "accuracy (points): +5.0 ("
+        "dpfl is shown to help at 1 of 4 institutions (no relevant gain at 1, not known at 2); "
+        "mean gain in accuracy (points): +5.0 ("
     )
     text = html.render(page.template, **page.content())
     head = text[text.index('class="lede"') :]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
 from coterie.clients.models.convnets import Shape
-from coterie.clients.models.options import MODELS, MlpOptions, ResNet18Options
+from coterie.clients.models.options import MODELS, MlpOptions, ResNet9Options, ResNet18Options
 from coterie.datasets import plugins
 from tests.networks import outputs as by_torch
 
@@ -71,6 +71,15 @@ def test_the_builder_of_every_row_exists(model: str) -> None:
 )
 def test_parameter_counts(model: str, shape: Shape, outputs: int, expected: int) -> None:
     assert parameters(model, shape, outputs) == expected
+
+
+def test_a_resnet9_of_given_width() -> None:
+    w = 8
+    weights = 9 * (1 * w + w * 2 * w + 2 * (2 * w) ** 2 + 2 * w * 4 * w + 4 * w * 8 * w)
+    weights += 9 * 2 * (8 * w) ** 2
+    channels = w + 3 * 2 * w + 4 * w + 3 * 8 * w  # each with a bias, a scale and a shift
+    expected = weights + 3 * channels + (8 * w + 1) * 10
+    assert parameters("resnet9", (1, 28, 28), 10, ResNet9Options(w)) == expected
 
 
 def test_an_mlp_of_given_widths() -> None:
