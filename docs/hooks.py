@@ -390,12 +390,16 @@ def league_gains() -> str:
         for row in table.rows:
             of.setdefault(row.method, {})[name] = row, entries[row.method], row.method in bold
 
+    # those of most methods; the means are over them
+    common = {name for name, (_, table) in measured.items() if 2 * len(table.rows) > len(of)}
+
     def mean(method: str) -> float:
-        values = [entry.value for _, entry, _ in of[method].values() if entry.value is not None]
-        return sum(values) / len(values) if values else 0.0
+        values = [entry.value for name, (_, entry, _) in of[method].items() if name in common]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else 0.0
 
     def order(method: str) -> tuple[bool, float]:
-        return of[method].keys() != measured.keys(), -mean(method)
+        return not common <= of[method].keys(), -mean(method)
 
     body = []
     for k, method in enumerate(sorted(of, key=order)):
@@ -406,7 +410,7 @@ def league_gains() -> str:
             else "<td></td>"
             for name in measured
         )
-        is_whole = of[method].keys() == measured.keys() and method != "local"
+        is_whole = common <= of[method].keys() and method != "local"
         value = mean(method)
         average = f'<td data-value="{value!r}">{100 * value:+.2f}</td>' if is_whole else "<td></td>"
         leads = any(is_bold for _, _, is_bold in of[method].values())
