@@ -14,7 +14,8 @@ checkpoints. `large` counts processor seconds, which depend less on other load.
 `cluster` is one run of 1,000 peers, 100 awake per round, in one process and on a Ray cluster of
 four nodes (on this machine, with a core each): seconds, seconds per round with an
 evaluation every ten rounds, the largest memory of a process, and the largest sum of all processes
-that the run started, without memory that they share.
+that the run started, without memory that they share. `nodes` is the same on this machine, for 20
+peers in one process and on 2, 8 and 20 nodes.
 """
 
 from __future__ import annotations
@@ -128,15 +129,29 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
 
 def spread(peers: int, rounds: int) -> None:
     """Time one run in one process and on four nodes of a Ray cluster, and print a line for each."""
-    flat = {**SPREAD, "peers": peers, "num-server-rounds": 3 * rounds, "evaluate-every": rounds}
-    command = [sys.executable, "-m", "coterie", "run", *(f"{k}={v}" for k, v in flat.items())]
     os.environ[_MARK] = str(os.getpid())
     with machines(4, 400 << 20) as environment:
         for nodes in (0, 4):
-            more = ["--nodes", str(nodes)] if nodes else []
-            env = environment if nodes else dict(os.environ)
-            row = {"nodes": nodes, "peers": peers, **_watched([*command, *more], env, rounds)}
-            print(json.dumps(row), flush=True)
+            _row(SPREAD, nodes, peers, rounds, environment if nodes else dict(os.environ))
+
+
+def by_nodes(peers: int, rounds: int) -> None:
+    """Time one run in one process and on nodes of this machine, and print a line for each."""
+    os.environ[_MARK] = str(os.getpid())
+    for nodes in (0, 2, 8, 20):
+        _row({**SPREAD, "schedule.fraction": 1.0}, nodes, peers, rounds, dict(os.environ))
+
+
+def _row(
+    flat: Mapping[str, Scalar], nodes: int, peers: int, rounds: int, env: dict[str, str]
+) -> None:
+    """Run once on a number of nodes, 0 for one process, and print what it took."""
+    flat = {**flat, "peers": peers, "num-server-rounds": 3 * rounds, "evaluate-every": rounds}
+    command = [sys.executable, "-m", "coterie", "run", *(f"{k}={v}" for k, v in flat.items())]
+    command += ["--nodes", str(nodes)] if nodes else []
+    print(
+        json.dumps({"nodes": nodes, "peers": peers, **_watched(command, env, rounds)}), flush=True
+    )
 
 
 def _watched(command: list[str], environment: dict[str, str], rounds: int) -> dict[str, float]:
@@ -186,7 +201,7 @@ def _watched(command: list[str], environment: dict[str, str], rounds: int) -> di
 def main(arguments: Sequence[str]) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[*SETTINGS, "large", "cluster"])
+    parser.add_argument("parts", nargs="*", default=[*SETTINGS, "large", "cluster", "nodes"])
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--rounds", type=int, help="other than the setting's")
     parser.add_argument("--peers", type=int, help="the same")
@@ -205,6 +220,9 @@ def main(arguments: Sequence[str]) -> None:
             continue
         if part == "cluster":
             spread(options.peers or 1_000, options.rounds or ROUNDS)
+            continue
+        if part == "nodes":
+            by_nodes(options.peers or 20, options.rounds or ROUNDS)
             continue
         for number in range(len(LARGE)):
             command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]

@@ -76,7 +76,7 @@ def content(path: Path, most: int = -1) -> bytes:
 def record(path: Path) -> None:
     """Record a file as it is now, that it is missing, or the names below a folder."""
     if (reads := _reads.get()) is not None:
-        reads[path.absolute()] = _digest_at(path)
+        reads[path.absolute()] = _digest_at(path.absolute())
 
 
 def exists(path: Path) -> bool:

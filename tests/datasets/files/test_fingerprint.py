@@ -102,6 +102,18 @@ def test_relative_paths_start_from_here(tmp_path: Path, monkeypatch: pytest.Monk
         assert load(Path("f")) == name
 
 
+def test_a_relative_folder_is_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with recorded() as reads:
+        record(Path("data"))
+    assert reads.hold()
+    (tmp_path / "data" / "two").mkdir()
+    assert not reads.hold()
+
+
 def test_only_the_last_results_are_kept(tmp_path: Path) -> None:
     calls = list[int]()
     load = remembered(2)(calls.append)
