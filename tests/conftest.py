@@ -24,7 +24,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The same examples each time, on slow machines too.
 settings.register_profile("quick", derandomize=True, deadline=None, max_examples=25)
-settings.register_profile("long", derandomize=True, deadline=None, max_examples=200)
+settings.register_profile("long", derandomize=True, deadline=None, max_examples=100)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

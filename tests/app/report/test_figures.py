@@ -254,15 +254,21 @@ SAVE = """<script>
 const files = [];
 const url = URL.createObjectURL;
 URL.createObjectURL = (file) => (files.push(file), url(file));
+window.Blob = class extends Blob {
+  constructor(parts, options) {
+    super(parts, options);
+    this.written = parts.join("");
+  }
+};
 HTMLAnchorElement.prototype.click = function () {
   document.title += ` ${this.download}`;
 };
-addEventListener("load", async () => {
+addEventListener("load", () => {
   for (const button of document.querySelectorAll(".save"))
     if (button.checkVisibility()) button.click();
   for (const file of files) {
     const box = document.createElement("pre");
-    box.textContent = await file.text();
+    box.textContent = file.written;
     box.className = "saved";
     document.body.append(box);
   }
