@@ -425,6 +425,15 @@ def _kind(kind: str, path: Path) -> str:
     return f"{kind} ({suffix if re.fullmatch(r'[.][a-z]{1,5}[0-9]?', suffix) else 'no suffix'})"
 
 
+def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
+    """Read an image as (channels, height, width), or return the reason why it does not fit."""
+    # Images of 8 bits are uint8, others float32.
+    try:
+        return read_example(path, options).values
+    except (BadImageError, NoImageError) as error:
+        return str(error)
+
+
 def read_example(path: Path, options: ImageFolderOptions, *, is_mask: bool = False) -> Decoded:
     """Read an image in the shape of the run, channels first."""
     # NoImageError: there is none, BadImageError: it does not fit.

@@ -17,7 +17,7 @@ from PIL import Image
 
 from coterie.app.cli.main import main
 from coterie.datasets.account import Account, lines
-from coterie.datasets.own.image_folder import ImageFolderOptions
+from coterie.datasets.own.image_folder import ImageFolderOptions, read_pixels
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Problem
 from coterie.datasets.table import DATASETS
@@ -137,6 +137,15 @@ def test_links_inside_are_read_and_folders_of_links_counted(tmp_path: Path) -> N
     problem = load(tmp_path)
     assert sum(problem.sizes(0).values()) == 21
     assert account(problem).left_out == {"link to a folder": 1}
+
+
+def test_one_file_is_read_as_the_run_reads_it(tmp_path: Path) -> None:
+    picture(tmp_path / "x.png")
+    with Image.open(tmp_path / "x.png") as image:
+        np.testing.assert_array_equal(read_pixels(tmp_path / "x.png", options()), [image])
+    assert read_pixels(tmp_path / "x.png", options(shape="1x8x8")) == "is 1x4x5"
+    (tmp_path / "x.txt").write_text("no picture")
+    assert read_pixels(tmp_path / "x.txt", options()) == "no image"
 
 
 def test_depths_mix_only_on_one_range_or_on_demand(tmp_path: Path) -> None:
