@@ -213,8 +213,8 @@ class Table:
     @cached_property
     def has_same_data(self) -> bool:
         """True if the peers of all rows have the same data with the same seed."""
-        first, *others = (row.settings.of_data for row in self.rows if row.runs)
-        return all(other == first for other in others)
+        settings = [row.settings.of_data for row in self.rows if row.runs]
+        return all(each == settings[0] for each in settings)
 
     def same_trial(self, cell: Cell, trial: Trial) -> SameTrial:
         """Return the results of the same panel, position, seed and data, Local's among them."""

@@ -215,7 +215,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def test_pages_without_measured_cells_say_so(published: Path) -> None:
     assert "No cell has been measured yet." in hooks.league_tables()
     assert hooks.league_leaders() == hooks.league_gains() == "No problem has been measured yet."
-    assert hooks.league_rows("cobo") == ""
+    assert hooks.league_rows("cobo") == hooks.league_figure("cobo") == ""
 
 
 def test_pages_have_the_standings_of_the_league(published: Path) -> None:
