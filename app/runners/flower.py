@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,9 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     FlowerError, RunError: it did not run to its end.
     """
     progress.mark(Path(config.run_dir), "starting")
-    with workspace(Path(config.run_dir, "flower.log")) as space:
+    with ExitStack() as ended, workspace(Path(config.run_dir, "flower.log")) as space:
         process = space.simulate(config, nodes, machines)
+        ended.callback(process.wait)  # the workspace ends it
         if not _watch(process, config, show):
             code = process.returncode
             raise RunError(f"Flower's simulation ended with exit code {code} (see {space.log})")
