@@ -121,7 +121,8 @@ def gains(run: Result, local: Result) -> Floats:
     """Return the gain of each peer over Local, (n,): in accuracy, without it in minus the loss."""
     if local.has_accuracy:
         return run.last() - local.last()
-    return local.last("test_loss") - run.last("test_loss")
+    with np.errstate(invalid="ignore"):  # both diverged
+        return local.last("test_loss") - run.last("test_loss")
 
 
 def last(name: str = "test_accuracy") -> PeerMeasure:
@@ -308,7 +309,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-_whole, _points = (lambda x: f"{100 * x:.0f}"), (lambda x: f"{100 * x:+.2f}")
+_whole, _points = (lambda x: f"{100 * x:.0f}"), (lambda x: units.signed(100 * x, ".2f"))
 _two, _three, _plain = "{:.2f}".format, "{:.3f}".format, "{:.4g}".format
 _short, _count = "{:.2g}".format, "{:,.0f}".format
 _MODELS, _LOSS, _GAIN = "Personal models", "Loss", "Against local"
@@ -358,7 +359,7 @@ COLUMNS = (
     Column("gain", "gain", "high", _GAIN, _points,
            "Mean over peers of the test accuracy minus Local's, in points.",
            of_peers=_gain(accuracy=True)),
-    Column("loss_gain", "loss gain", "high", _GAIN, "{:+.4g}".format,
+    Column("loss_gain", "loss gain", "high", _GAIN, lambda x: units.signed(x, ".4g"),
            "Mean over peers of Local's test loss minus the method's.",
            of_peers=_gain(accuracy=False), deviation=_short),
     Column("improved", "improved %", "high", _GAIN, _whole,

@@ -94,18 +94,12 @@ def _of(method: str, run: Run, local: Run | None) -> DataFrame:
 def _cell(result: Floats, is_accuracy: bool) -> Cell:
     """Return the cell of a peer's value and gain, (2,), which are NaN where unknown."""
     value, gain = result
-
-    def show(number: float) -> str:
-        return f"{100 * number:.1f}" if is_accuracy else f"{number:.3g}"
-
+    factor, form = (100, ".1f") if is_accuracy else (1, ".3g")
     if np.isnan(value):
         return Cell(units.NONE)
-    change = "" if np.isnan(gain) else show(gain)
-    if change and float(change) == 0:  # also "-0.0", which remains after rounding
-        change = show(0.0)
-    elif gain > 0:
-        change = f"+{change}"
-    return Cell(show(value), change, float(value), "harm" if change.startswith("-") else None)
+    change = "" if np.isnan(gain) else units.signed(factor * gain, form)
+    mark = "harm" if change.startswith("-") else None
+    return Cell(f"{factor * value:{form}}", change, float(value), mark)
 
 
 def _counts(sizes: Mapping[str, float]) -> list[Cell]:

@@ -36,11 +36,14 @@ _IN_TERMINAL = (
 _COSTS_IN_TERMINAL = ("bytes", "bytes_received", "gradients", "seconds")
 _TERMINAL, _LONG_NAME = 80, 36
 """Columns of a terminal, and of the longest name that is not folded."""
-_IN_LATEX = (
+_IN_PAPER = (
     *("accuracy", "auroc", "auprc", "worst", "worst_decile"),
     *("loss", "rmse", "gain", "loss_gain", "bytes"),
 )
-_IN_MATH = {"±": r"$\pm$", "†": r"$^\dagger$"}
+_IN_LATEX = str.maketrans({
+    **{each: f"\\{each}" for each in "%_&#${}"}, "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "†": r"$^\dagger$",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,7 @@ def _columns(table: Table, keys: Collection[str], *unless_accuracy: str) -> list
 
 def in_paper(table: Table) -> list[Column]:
     """Return the columns of a paper's table."""
-    return _columns(table, _IN_LATEX, *LOSSES)
+    return _columns(table, _IN_PAPER, *LOSSES)
 
 
 def in_terminal(table: Table, title: str) -> Group:
@@ -336,4 +339,4 @@ def _latex_choice(choice: Choice) -> str:
 
 def escaped(text: str) -> str:
     """Escape a text for LaTeX."""
-    return "".join(f"\\{each}" if each in "%_&#$" else _IN_MATH.get(each, each) for each in text)
+    return text.translate(_IN_LATEX)

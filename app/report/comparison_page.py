@@ -97,7 +97,7 @@ def _notice(compared: Comparison) -> str:
     sentences = [f"{failed} of {every} failed: see below."] * (failed > 0)
     if unfinished:
         sentences.append(
-            f"{unfinished} of {every} have not finished; the page shows their rounds so far."
+            f"Not finished: {unfinished} of {every}; the page shows their rounds so far."
         )
     return " ".join(sentences)
 

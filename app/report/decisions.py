@@ -91,7 +91,7 @@ class Decisions(Section):
             for each in self.institutions[:LINES]
         ]
         more = len(self.institutions) - LINES
-        plots += [f"{more} more institutions on the page"] * (more > 0)
+        plots += [f"{units.plural(more, 'more institution')} on the page"] * (more > 0)
         return [self.consortium, *plots]
 
     def files(self) -> dict[str, str]:
@@ -149,9 +149,14 @@ class _Measure:
     form: str = ".3f"
     unit: str = ""
 
+    def of(self, run: Run) -> Floats:
+        """Return the measure of each peer, (n,); NaN if its model diverged."""
+        value_n = run.last(self.field)
+        return np.where(np.isfinite(value_n), value_n, np.nan)
+
     def gains(self, run: Run, local: Run) -> Floats:
         """Return the gain of each peer over Local, (n,)."""
-        return self.sign * (run.last(self.field) - local.last(self.field))
+        return self.sign * (self.of(run) - self.of(local))
 
     def gain(self, place: _Place) -> float:
         """Return the gain over the own model at one institution with one seed."""
@@ -164,7 +169,7 @@ class _Measure:
             ends = card.measures.get(self.field, UNKNOWN) if card else UNKNOWN
             sizes_n = run.sizes("test", in_groups=True)
             if self.field == "test_accuracy" and sizes_n is not None:
-                size, accuracy = sizes_n[place.peer], run.last()[place.peer]
+                size, accuracy = sizes_n[place.peer], self.of(run)[place.peer]
                 right = 0 if np.isnan(accuracy) else round(accuracy * size)
                 ends = UNKNOWN if np.isnan(accuracy) else wilson(np.arange(size) < right)
             halves.append((ends[2] - ends[1]) / 2)
@@ -176,12 +181,11 @@ class _Measure:
 
     def relevant(self, places: Sequence[_Place]) -> float:
         """Return the gain that matters: `RELEVANT`, or this share of the own models' error."""
-        own = [abs(place.local.last(self.field)[place.peer]) for place in places]
+        own = [abs(self.of(place.local)[place.peer]) for place in places]
         return RELEVANT * (known_mean(own) if self.sign < 0 else 1.0)
 
     def write(self, gain: float) -> str:
-        text = f"{self.factor * gain:+{self.form}}"
-        return text if float(text) else text.replace("-", "+")
+        return units.signed(self.factor * gain, self.form)
 
     def amount(self, gain: float) -> str:
         """Write a gain without sign, with its unit."""
@@ -239,13 +243,15 @@ def compared(comparison: Comparison) -> Decisions | None:
         if measure == main or not np.isnan(of_measure).all()
     ]  # fmt: skip
     corrected = f", corrected for the choice among {tests} methods (Holm)" if tests > 1 else ""
+    joint = " by random effects of all judged institutions" * (len(judged) >= effects.MIN_SHRUNK)
     notes = [
         f"{chosen} is judged everywhere, because a consortium runs one method: {choice.merit}.",
         f"Interval: {100 * (1 - LEVEL / tests):.4g} %{corrected}, of the method minus the "
-        "institution’s own model (local): random effects of all judged institutions, from the "
-        "means over seeds, with Nadeau and Bengio’s correction where each seed divides the same "
-        f"rows again. Where the test rows stay the same, or with fewer than {MIN_SEEDS} seeds, it "
-        "is at least as wide as the intervals of both models on these rows (a loss has none).",
+        f"institution’s own model (local), from the means over seeds{joint}, with Nadeau and "
+        "Bengio’s correction where each seed divides the same rows again; that of the mean is the "
+        "paired test’s, over seeds and institutions. Where the test rows stay the same, or with "
+        f"fewer than {MIN_SEEDS} seeds, each is at least as wide as the intervals of both models "
+        "on these rows (a loss has none).",
     ]
     return Decisions(
         decided, _consortium(decided, chosen, forests[0]), notes, forests,
@@ -263,7 +269,12 @@ def _forest(
         return Line(name, rows, gain, number, answer * has_answers, is_mean=not rows)
 
     lines = [
-        line(each.institution, f"{each.groups or each.rows:,}", gain, each.advice)
+        line(
+            each.institution,
+            units.plural(each.groups, "group") if each.groups else f"{each.rows:,}",
+            gain,
+            each.advice,
+        )
         for each, gain in zip(decided, gains, strict=True)
     ]
     what = "Gain in" if measure.sign > 0 else "Reduction of"
@@ -287,10 +298,11 @@ def of_run(run: Run) -> Decisions | None:
     preset = shlex.quote(str(run.directory / "config.toml"))
     methods = f"local,{run.label}" if run.label != "local" else "local,fedavg"
     consortium = (
-        f"{rest} of {units.plural(run.peers, 'institution')} can be judged by a comparison with "
-        f"models of their own rows: coterie compare {preset} --methods {methods}"
+        f"{rest or 'None'} of {units.plural(run.peers, 'institution')} can be judged by a "
+        "comparison with models of their own rows"
     )
-    return Decisions(decided, consortium, [], [])
+    command = f": coterie compare {preset} --methods {methods}"
+    return Decisions(decided, consortium + (command if rest else "."), [], [])
 
 
 def _can_decide(run: Run) -> bool:
@@ -366,12 +378,12 @@ def _decided(
     of_ranking = f"{by_rank.title} {by_rank.change(ranking)}"
     reason = _reason(key, gain, of_ranking) or _power(here, gain, choice.tests, main)
     with_, alone = (
-        main.write(known_mean([run.last(main.field)[place.peer] for place, run in of]))
+        main.write(known_mean([main.of(run)[place.peer] for place, run in of]))
         for of in ([(p, p.run) for p in here], [(p, p.local) for p in here])
     )
     levels = (
         f"{main.title[0].upper()}{main.title[1:]} {with_[1:]} with {chosen}, {alone[1:]} with your "
-        f"own model; estimated with all institutions, the gain is {main.change(gain)}."
+        f"own model; the estimated gain is {main.change(gain)}."
     )
     text = ADVICE[key].text.format(method=chosen, limit=main.amount(gain[2]))
     return Decision(
@@ -512,16 +524,15 @@ def _power(places: Sequence[_Place], gain: Estimate, tests: int, measure: _Measu
     """Say how often a gain that matters would have been found, and what would find it."""
     from scipy.special import ndtr, ndtri
 
-    critical, seeds = _critical(tests), len(places)
+    critical, seeds = _critical(tests), int(np.isfinite([*map(measure.gain, places)]).sum())
     error = (gain[2] - gain[1]) / 2 / critical
     if np.isnan(error):
         return f"No test is possible with {units.plural(seeds, 'seed')}: {MIN_SEEDS} are needed."
     relevant = measure.relevant(places)
     power = float(ndtr(relevant / error - critical)) if error else 1.0
-    count = 100 * min(power, 0.99)
     text = (
-        f"A gain of {measure.amount(relevant)} would have been found in {count:.0f} of 100 such "
-        "comparisons"
+        f"A gain of {measure.amount(relevant)} would have been found in "
+        f"{100 * np.clip(power, 0.01, 0.99):.0f} of 100 such comparisons"
     )
     if power >= POWER:
         return f"{text}."

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.app.report.comparison import Comparison
 from coterie.app.report.panel import Cell, Heading, Panel
+from coterie.app.report.words import unjudged
 from coterie.app.runs import atomic, diagnostics, quality, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.rundir import Run
@@ -30,8 +31,7 @@ def of_run(run: Run) -> Panel | None:
         (run.names[peer], [*_counts(each), *(_cell(each.measures.get(name)) for name in shown)])
         for peer, each in list(run.diagnostics.items())[:SHOWN]
     ]
-    more = f" The table has {SHOWN} of {len(run.diagnostics)} peers."
-    about += f" diagnostics.csv has every number.{more * (len(run.diagnostics) > SHOWN)}"
+    about += f" diagnostics.csv has every number.{_cut(len(run.diagnostics))}"
     return Panel("diagnostics", heading, [about], _columns(counted, shown), rows, kind="narrow")
 
 
@@ -40,13 +40,14 @@ def at_thresholds(run: Run) -> Panel | None:
     rows = [
         (run.names[peer], [*_counts(each), Cell(f"{each.threshold:.3f}"),
                            *(_cell(each.at_threshold.get(name)) for name in _AT_THRESHOLD)])
-        for peer, each in list(run.diagnostics.items())[:SHOWN]
+        for peer, each in run.diagnostics.items()
         if each.threshold is not None
     ]  # fmt: skip
     columns = _columns(_words(run)[-1], _AT_THRESHOLD, Heading("Threshold"))
-    about = "At the thresholds that validation examples chose (Youden)."
+    about = f"At the thresholds that validation examples chose (Youden).{_cut(len(rows))}"
     heading = "Diagnostic accuracy at chosen thresholds"
-    return Panel("thresholds", heading, [about], columns, rows, kind="narrow") if rows else None
+    shown = rows[:SHOWN]
+    return Panel("thresholds", heading, [about], columns, shown, kind="narrow") if rows else None
 
 
 def compared(comparison: Comparison) -> Panel | None:
@@ -71,12 +72,19 @@ def compared(comparison: Comparison) -> Panel | None:
         for name, of_methods in list(results.items())[:SHOWN]
         for method, of in of_methods.items()
     ]  # fmt: skip
-    seeds = " Values and intervals are means over seeds." if comparison.has_several else ""
+    about += " Values and intervals are means over seeds." * comparison.has_several
+    about += f" {FILE} has every number.{_cut(len(results))}"
+    if (without := unjudged(first_run)) and len(results) < first_run.peers:
+        about += f" Left out: {without}."
     return Panel(
-        "diagnostics", f"{heading} by peer", [f"{about}{seeds} {FILE} has every number."],
+        "diagnostics", f"{heading} by peer", [about],
         _columns(counted, shown, of_methods=True), rows, kind="narrow",
         written={FILE: atomic.as_csv(lines)},
     )  # fmt: skip
+
+
+def _cut(peers: int) -> str:
+    return f" The table has {SHOWN} of {peers:,} peers." * (peers > SHOWN)
 
 
 def _columns(

@@ -49,8 +49,7 @@ def _cell(column: ColumnQuality | None) -> Cell:
     """Write median and range of a column at a peer, and the share of missing values."""
     if column is None:
         return Cell(units.NONE)
-    percent = f"{100 * column.missing:.0f} %" if column.missing >= 0.01 else "under 1 %"
-    missing = f"{percent} missing" if column.missing else ""
+    missing = f"{_percent(column.missing)} missing" if column.missing else ""
     mark = "harm" if column.finding else None
     return Cell(_range(column), missing, mark=mark, title=column.finding or None)
 
@@ -62,9 +61,15 @@ def _range(column: ColumnQuality) -> str:
         return units.NONE
     show = _date if column.kind == "date" else "{:.4g}".format
     if column.distinct == 2 and (column.low, column.high) == (0, 1):
-        return f"{100 * column.mean:.0f} % are 1"
+        return f"{_percent(column.mean)} are 1"
     low, median, high = map(show, (column.low, column.median, column.high))
     return f"{median} ({low} to {high})"
+
+
+def _percent(share: float) -> str:
+    if 0.99 < share < 1:
+        return "over 99 %"
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
 
 
 def _date(days: float) -> str:

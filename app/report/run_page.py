@@ -38,13 +38,14 @@ _CARDS = 100
 def _dice(run: Run) -> Panel | None:
     """Return a line per peer with the Dice score of each class; None without segmentation."""
     lines = []
+    cut = [f"The first {_CARDS} of {run.peers:,} peers."] * (run.peers > _CARDS)
     for peer in range(min(run.peers, _CARDS)):
         scores = card(run, peer).dice
         if not scores:
             break
         shown = ", ".join(f"{name} {score}" for name, score in scores.items())
         lines.append(f"{run.names[peer]}: {shown}")
-    return Panel("dice", "Dice score by class", lists={"": lines}) if lines else None
+    return Panel("dice", "Dice score by class", cut, lists={"": lines}) if lines else None
 
 
 def _files(run: Run) -> Panel | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from coterie.app.experiments import methods
 from coterie.app.experiments.measures import Column
 from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, p_value, split_ratio
 from coterie.app.experiments.table import Row, Table
-from coterie.app.report.words import listed
+from coterie.app.report.words import listed, unjudged
 from coterie.app.runs import summary, units
 
 
@@ -48,8 +48,15 @@ def _at_home(table: Table, main: Column) -> list[str]:
     return [
         f"The best method, {best.name}, is not significantly better than plain "
         f"{models[plain.method]} by each peer alone: {best.text(main)}{unit} against "
-        f"{plain.text(main)}{unit} with {units.plural(len(ahead), 'seed')}"
+        f"{plain.text(main)}{unit} with {_seeds(best, [plain], main)}"
     ]
+
+
+def _seeds(top: Row, others: Sequence[Row], main: Column) -> str:
+    """Write the number of seeds of a row, and whether no test against another is possible."""
+    common = [top.repeats(main).keys() & other.repeats(main).keys() for other in others]
+    untested = " (no test possible)" * any(len(each) < MIN_SEEDS for each in common)
+    return units.plural(len(top.runs), "seed") + untested
 
 
 def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[str]:
@@ -62,10 +69,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
     if leading:
         top = leading[0]
         value = f"{top.text(main)}{unit}{_gain(top, columns) if main.key != 'auroc' else ''}"
-        rivals = units.plural(len(among), table.noun)
-        seeds = units.plural(len(top.runs), "seed")
-        untested = " (no test possible)" if _divisions(table) < MIN_SEEDS else ""
-        why = f"not significant with {seeds}{untested}"
+        rivals, seeds = units.plural(len(among), table.noun), _seeds(top, leading[1:], main)
         if len(among) == 1:
             sentences.append(f"{top.name} reaches a {what} of {value}")
         elif len(leading) == 1:
@@ -75,7 +79,7 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
             )
         else:
             names = listed([row.name for row in leading])
-            sentences.append(f"No clear winner among {names}: {why}")
+            sentences.append(f"No clear winner among {names}: not significant with {seeds}")
             sentences.append(f"{top.name} has the {end} {what}: {value}")
     return sentences + [
         f"{row.name}, which {row.reference}, reaches {row.text(main)}{unit}"
@@ -84,16 +88,17 @@ def _ranking(table: Table, main: Column, columns: Mapping[str, Column]) -> list[
     ]
 
 
-def _divisions(table: Table) -> int:
-    """Return the number of divisions of the data, which are the repetitions of the test."""
-    return len({trial.split for of in table.results.values() for trial in of})
-
-
 def notes(table: Table) -> list[str]:
     """Return the footnotes of the table."""
     footnotes, rows = [], table.rows
-    if _divisions(table) < max(len(row.runs) for row in rows):
-        count = units.plural(_divisions(table), "division")
+    seeds = max(len(row.runs) for row in rows)
+    if without := unjudged(rows[0].runs[0]):
+        footnotes.append(f"means are over all peers, also those that cannot be judged: {without}")
+    if fewer := [f"{row.name} {len(row.runs)}" for row in rows if len(row.runs) < seeds]:
+        footnotes.append(f"means are over fewer than {seeds} seeds: {', '.join(fewer)}")
+    divisions = len({trial.split for of in table.results.values() for trial in of})
+    if divisions < seeds:
+        count = units.plural(divisions, "division")
         footnotes.append(
             f"the seeds share {count} of the data (split-seed), so the test counts divisions: what "
             "differs may differ on these rows only"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,8 +18,9 @@ from coterie.app.report.panel import Cell
 from coterie.app.report.section import Section
 from coterie.app.runs import quality
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import Bools, Floats, Run
 from coterie.app.runs.settings import RunSettings
+from coterie.app.runs.summary import mean
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.datasets.table import DATASETS
 from coterie.strategies.names import display
@@ -69,12 +71,12 @@ def data_name(settings: RunSettings) -> str:
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
-    messages = summary["messages"]
+    messages, result = summary["messages"], _Result.of(run, summary)
     key, name = ("auroc", "AUROC") if quality.rare_class(run) else ("c_index", "C-index")
-    ranking = summary["measures"].get(key)
+    ranking = result.mean(key)
     return [
         *([] if ranking is None else [Tile(name, number(ranking), "mean over peers")]),
-        *_quality_tiles(run, summary),
+        *_quality_tiles(result, summary),
         *_recovery_tile(summary["recovery"] if _has_learnt(run) else None),
         Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in total"),
         Tile(
@@ -104,15 +106,17 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, no peer has a test loss"
     else:
         worst = "10 % of the peers reach" if len(result.worst) > 1 else "peer reaches"
-        rare, auroc = rare_class(run), summary["measures"].get("auroc")
+        rare, auroc = rare_class(run), result.mean("auroc")
         lead = f"an AUROC of {number(auroc)} and " if rare and auroc is not None else ""
         what = f"{lead}a {result.name} of {result.show(result.last)}"
         text = f"{after}, the personal models reach {what}"
         if run.peers > 1:
             worst = f"the {result.worst_word} {worst} {result.show(result.worst)}"
             text += f" on average; {worst}"
-        without = _names_unjudged(run)
-        text += f". {rare}" * bool(rare) + f". Not counted: {without}" * bool(without)
+        text += f". {rare}" * bool(rare)
+        if without := unjudged(run):
+            is_counted = len(quality.too_few_rows(run)) == run.peers
+            text += f". {'No peer can be judged' if is_counted else 'Not counted'}: {without}"
         if diverged:
             text += f". {lost}; the last finite model counts"
     if idle := summary.get("untrained_peers"):
@@ -186,14 +190,16 @@ def rare_class(run: Run) -> str:
     if (rare := quality.rare_class(run)) is None:
         return ""
     (rarer, share), names = rare, run.classes or ("0", "1")
+    digits = max(1, 1 - math.floor(math.log10(100 * share)))  # at least two significant ones
+    of_rarer, of_other = (f"{100 * each:.{digits}f}\u00a0%" for each in (share, 1 - share))
     return (
-        f"{100 * share:.1f}\u00a0% of the test rows are “{names[rarer]}”: always predicting "
-        f"“{names[1 - rarer]}” has accuracy {100 * (1 - share):.2f}\u00a0%; guessing has AUROC 0.5 "
-        f"and AUPRC {share if rarer else 1 - share:.3f}"
+        f"{of_rarer} of the test rows are “{names[rarer]}”: always predicting “{names[1 - rarer]}” "
+        f"has accuracy {of_other}; guessing has AUROC 0.5 and AUPRC "
+        f"{share if rarer else 1 - share:.{digits + 2}f}"
     )
 
 
-def _names_unjudged(run: Run) -> str:
+def unjudged(run: Run) -> str:
     """Name the institutions that cannot be judged, as in "A and B (one class only)"; or ""."""
     why = quality.too_few_rows(run)
     return " and ".join(
@@ -213,7 +219,9 @@ def listed(names: Sequence[str]) -> str:
 class _Result(NamedTuple):
     """Final results of the peers that can be judged, or of all if none can."""
 
+    run: Run
     is_accuracy: bool
+    judged: Bools
     last: Floats  # finite numbers
     samples: Floats | None  # training examples of these peers
     best: Floats  # in the round that is best on validation data
@@ -225,11 +233,15 @@ class _Result(NamedTuple):
         is_accuracy = summary["mean_test_accuracy"] is not None and not is_lost
         field = "test_accuracy" if is_accuracy else "test_loss"
         last_n, best_row_n, judged_n = run.last(field), run.best_row(), quality.enough_rows(run)
-        kept_n = np.isfinite(last_n) & (judged_n | ~judged_n.any())
+        judged_n |= ~judged_n.any()
+        kept_n = np.isfinite(last_n) & judged_n
         best = np.empty(0) if best_row_n is None else run.at(field, best_row_n)[kept_n]
-        return cls(
-            is_accuracy, last_n[kept_n], None if run.samples is None else run.samples[kept_n], best
-        )
+        samples = None if run.samples is None else run.samples[kept_n]
+        return cls(run, is_accuracy, judged_n, last_n[kept_n], samples, best)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of another field; None without numbers."""
+        return mean(self.run.last(name)[self.judged])
 
     @property
     def name(self) -> str:
@@ -247,14 +259,13 @@ class _Result(NamedTuple):
 
     def show(self, values: Floats, unit: str = " %") -> str:
         """Write the mean of some results."""
-        mean = float(values.mean()) if len(values) else None
-        return percent(mean, unit) if self.is_accuracy else number(mean)
+        return percent(mean(values), unit) if self.is_accuracy else number(mean(values))
 
 
-def _quality_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
-    result, diverged = _Result.of(run, summary), summary["diverged_peers"]
+def _quality_tiles(result: _Result, summary: Mapping[str, Any]) -> list[Tile]:
+    diverged, among = summary["diverged_peers"], plural(summary["peers"], "peer")
     if diverged and not result.is_accuracy:
-        return [Tile("Mean test loss", "diverged", f"{diverged} of {plural(run.peers, 'peer')}")]
+        return [Tile("Mean test loss", "diverged", f"{diverged} of {among}")]
     if not len(result.last):
         return [Tile(f"Mean {result.name}", NONE, f"no {result.name}")]
     note, peers = "last round", plural(len(result.last), "peer")

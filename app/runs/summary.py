@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.app.runs import atomic, diagnostics, graph, progress
+from coterie.app.runs import atomic, diagnostics, graph, progress, units
 from coterie.app.runs.graph import score
 from coterie.app.runs.rundir import Floats, Run
 from coterie.strategies.protocol import MEASURES
@@ -100,15 +100,16 @@ def privacy(run: Run) -> dict[str, Any]:
 
 def spent_below(directory: Path) -> str:
     """Return a sentence on the privacy that runs on the same examples spend together."""
-    runs = [Run.read(file.parent) for file in sorted(directory.rglob("metrics.jsonl"))]
-    spent = [each for each in map(privacy, runs) if each]
+    every = [Run.read(file.parent) for file in sorted(directory.rglob("metrics.jsonl"))]
+    spent = [each for each in map(privacy, every) if each]
     if not spent:
         return ""
     known = [each["epsilon"] for each in spent if each["epsilon"] is not None]
     epsilon = f"ε ≤ {sum(known):.3g}" if len(known) == len(spent) else "an unknown ε"
     delta = sum(each["delta"] for each in spent)
+    runs = units.plural(len(spent), "private run")
     return (
-        f"privacy of the {len(spent)} private runs in {directory.name} together, tuning included: "
+        f"privacy of {runs} in {directory.name} together, tuning included: "
         f"{epsilon} at δ = {delta:.3g} (sums); not in it: runs elsewhere on the same "
         "data, and runs that were removed"
     )

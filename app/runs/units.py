@@ -17,6 +17,12 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.4g}"
 
 
+def signed(value: float, form: str) -> str:
+    """Write a number with its sign; one that rounds to zero has a plus."""
+    text = f"{value:+{form}}"
+    return text if float(text) else text.replace("-", "+")
+
+
 def scaled(value: float | None, units: tuple[str, ...]) -> str:
     """Write a count in the largest unit that leaves at least 1, three significant digits."""
     if value is None or not np.isfinite(value):

@@ -13,7 +13,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from coterie.app.report.worth import Worth
+from coterie.app.report.worth import FILE, Worth
 from coterie.app.runs import units
 
 SHOWN = 40
@@ -26,7 +26,10 @@ def by_recipient(
     worth: Worth, names: Sequence[str], unjudged: Mapping[int, str] = MappingProxyType({})
 ) -> Table:
     """Return a table of the first senders of each recipient; `unjudged` ones have a reason."""
-    table = Table(title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left",
+        caption=_cut(names, "recipients"), caption_justify="left",
+    )  # fmt: skip
     for heading in ("recipient", "alone", "together"):
         table.add_column(heading, justify="left" if heading == "recipient" else "right")
     table.add_column("senders with the largest effect")
@@ -49,7 +52,7 @@ def by_recipient(
 
 def by_sender(worth: Worth, names: Sequence[str]) -> Table:
     """Return a table of the mean worth of each sender for the others, the largest first."""
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, caption=_cut(names, "senders"), caption_justify="left")
     table.add_column("sender")
     for heading in ("mean for others", "min", "max"):
         table.add_column(heading, justify="right")
@@ -60,6 +63,11 @@ def by_sender(worth: Worth, names: Sequence[str]) -> Table:
         ends = (known.min(), known.max()) if len(known) else (np.nan, np.nan)
         table.add_row(names[j], *(_shown(worth, value) for value in (means[j], *ends)))
     return table
+
+
+def _cut(names: Sequence[str], noun: str) -> str | None:
+    shown = f"{SHOWN} of {len(names):,} {noun}; {FILE} has all"
+    return shown if len(names) > SHOWN else None
 
 
 def _what(worth: Worth) -> str:
@@ -78,8 +86,7 @@ def _shown(worth: Worth, value: float) -> str:
     """Write a worth with its sign: points of accuracy, or loss."""
     if not math.isfinite(value):
         return units.NONE
-    text = f"{100 * value:+.1f}" if worth.is_accuracy else f"{value:+.3g}"
-    return text.replace("+", "") if float(text) == 0 else text
+    return units.signed(*((100 * value, ".1f") if worth.is_accuracy else (value, ".3g")))
 
 
 def _level(worth: Worth, value: float) -> str:

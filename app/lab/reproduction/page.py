@@ -290,5 +290,5 @@ def seeds(results: Table) -> str:
         return "no runs"
     seeds = sorted({trial.seed for trial in trials})
     splits = sorted({trial.split for trial in trials})
-    listed = f"seeds {', '.join(map(str, seeds))}"
+    listed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"

@@ -147,7 +147,7 @@ def test_a_comparison_under_way(tmp_path: Path) -> None:
         tab.wait_for("document.querySelector('#results').innerText.includes('50.00')")
         assert "50.00" in tab.value("document.querySelector('#costs').innerText")
         tab.wait_for(f"{FRAMES} === 3")
-        assert "2 of 2 runs have not finished" in tab.text
+        assert "Not finished: 2 of 2 runs" in tab.text
         made["cobo-0"].reach(100)
         made["cobo-0"].recorder.finish()
         tab.wait_for("document.body.innerText.includes('1 of 4 runs done')")

@@ -446,10 +446,11 @@ def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Pat
 
 
 def test_latex_is_escaped(tmp_path: Path) -> None:
-    means = {"a_&#$%": (0.50, 0.51, 0.52), "b": (0.90, 0.91, 0.92)}
+    means = {"a_&#$%": (0.50, 0.51, 0.52), r"{b}\c^~": (0.90, 0.91, 0.92)}
     table = Table.of_runs({m: seeds_of(tmp_path, m, of) for m, of in means.items()})
     text = comparison.as_latex(Comparison(table, "digits/two_&_three"))
     assert r"a\_\&\#\$\%" in text
+    assert r"\{b\}\textbackslash{}c\textasciicircum{}\textasciitilde{}" in text
     assert r"accuracy \%" in text
     assert r"\textbf{91.00 $\pm$ 1.00}" in text
     assert r"\label{tab:digits-two-three}" in text

@@ -253,7 +253,7 @@ def test_unfinished_runs_are_told(tmp_path: Path) -> None:
     assert "not finished" not in page_of(tmp_path, table).text
     write_progress(table.rows[1].runs[0].directory, status="running")
     table = Table.of_runs({r.method: [Run.read(x.directory) for x in r.runs] for r in table})
-    assert "1 of 4 runs have not finished" in page_of(tmp_path, table).text
+    assert "Not finished: 1 of 4 runs" in page_of(tmp_path, table).text
     for row in table:
         for run in row.runs:
             (run.directory / "metrics.jsonl").unlink()

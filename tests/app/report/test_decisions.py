@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def test_patients_are_counted_instead_of_their_visits(tmp_path: Path) -> None:
     )
     lines = csv_rows(made.files()[decisions.FILE])
     assert (lines[0]["rows"], lines[0]["groups"]) == ("240", "40")
+    assert made.forests[0].lines[0].rows == "40 groups"
     tests = ((120, 120), *TEST[1:])
     options: dict[str, Any] = {"tests": tests, "seeds": 1, "gains": {"dpfl": (0.1, 0.0, 0.9, 0.0)}}
     width = {}
@@ -271,7 +273,7 @@ def test_the_ranking_leads_where_a_class_is_rare(tmp_path: Path) -> None:
     assert [each.advice for each in made.institutions] == ["use"] * 4
     assert [plot.title for plot in made.forests] == ["Gain in AUROC"]
     note = (
-        "3.0 % of the test rows are “ill”: always predicting “healthy” has accuracy 97.00 %; "
+        "3.0 % of the test rows are “ill”: always predicting “healthy” has accuracy 97.0 %; "
         "guessing has AUROC 0.5 and AUPRC 0.030"
     )
     assert made.about.replace("\xa0", " ") == note
@@ -308,6 +310,41 @@ def test_errors_of_numbers_are_in_the_unit_of_the_label(tmp_path: Path) -> None:
     assert made.institutions[0].text == "use dpfl"
 
 
+def test_a_model_that_diverged_with_one_seed_leaves_the_other_seeds(tmp_path: Path) -> None:
+    """Loss 1 alone and 0.9 with dpfl; infinite alone at north with seed 0."""
+    for method in ("local", "dpfl"):
+        for seed in range(3):
+            run = write(tmp_path, method, seed, OWN)
+            lines = [
+                json.loads(x) for x in (run.directory / "metrics.jsonl").read_text().splitlines()
+            ]
+            for line in lines:
+                del line["test_accuracy"]
+                line["test_loss"] = 1.0 if method == "local" else 0.9
+            ends = [{**line, "round": 1} for line in lines]
+            ends[0]["test_loss"] = (
+                np.inf if (method, seed) == ("local", 0) else ends[1]["test_loss"]
+            )
+            write_metrics(run.directory, [*lines, *ends])
+    runs = {m: [Run.read(tmp_path / f"{m}-{s}") for s in range(3)] for m in ("local", "dpfl")}
+    made = decisions.compared(Comparison(Table.of_runs(runs)))
+    assert made is not None
+    north, south = made.institutions[:2]
+    assert north.gain[0] == south.gain[0] == pytest.approx(0.1)
+    assert "Test loss 0.9 with dpfl, 1 with your own model" in north.sentences[1]
+    assert north.reason == "No test is possible with 2 seeds: 3 are needed."
+    assert "inf" not in made.consortium
+
+
+def test_the_last_institution_that_a_terminal_lacks_is_one(tmp_path: Path) -> None:
+    made = of(tmp_path)
+    many = replace(made, institutions=made.institutions * 6)
+    assert many.lines()[-1] == "4 more institutions on the page"
+    assert replace(many, institutions=many.institutions[:21]).lines()[-1] == (
+        "1 more institution on the page"
+    )
+
+
 def test_no_decision_without_own_models_or_institutions(tmp_path: Path) -> None:
     made = rows(tmp_path)
     runs = {row.method: row.runs for row in made}
@@ -338,3 +375,30 @@ def test_a_single_run_says_rows_and_what_cannot_be_judged(tmp_path: Path) -> Non
     assert "the lowest peer reaches 75.0 %" in text, "not the 0 % of two patients"
     assert "77.5 % on average" in text
     assert "Not counted: village (fewer than 20 test rows) and cardiology (one class only)" in text
+
+
+def test_headlines_have_the_peers_that_can_be_judged(tmp_path: Path) -> None:
+    """AUROC 0.8 at north and south, 0.1 of two patients; 30 of 100,000 rows are ill."""
+    run = write(tmp_path, "dpfl", 0, OWN, tests=((49_985, 15), (49_985, 15), (2, 1), (0, 9)))
+    lines = [json.loads(x) for x in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    for line, auroc in zip(lines, (0.7, 0.9, 0.1, None), strict=True):
+        line["auroc"] = auroc
+    write_metrics(run.directory, lines)
+    run = Run.read(run.directory)
+    text = words.outcome(run, summarise(run)).replace("\xa0", " ")
+    assert "reach an AUROC of 0.8 and a test accuracy of 77.5 % on average" in text
+    assert words.tiles(run, summarise(run))[0] == ("AUROC", "0.8", "mean over peers")
+    assert "0.040 % of the test rows are “ill”: always predicting “healthy” has accuracy" in text
+    assert "99.960 %; guessing has AUROC 0.5 and AUPRC 0.00040." in text
+
+
+def test_a_run_whose_peers_are_all_small_says_so(tmp_path: Path) -> None:
+    run = write(tmp_path, "dpfl", 0, OWN, tests=((2, 2),) * 4)
+    text = words.outcome(run, summarise(run)).replace("\xa0", " ")
+    assert "a test accuracy of 63.7 % on average" in text
+    assert "No peer can be judged: north, south, village and cardiology (fewer than 20" in text
+    made = decisions.of_run(run)
+    assert made is not None
+    assert made.consortium == (
+        "None of 4 institutions can be judged by a comparison with models of their own rows."
+    )

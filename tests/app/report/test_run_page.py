@@ -323,7 +323,9 @@ def test_the_data_quality_is_shown(tmp_path: Path) -> None:
     )
     since = replace(column, column="since", kind="date", low=18_262.0, median=18_628.0)
     ill = replace(column, column="ill", low=0.0, high=1.0, mean=0.25, distinct=2, code=np.nan)
-    quality.write(directory, [column, replace(column, peer=1, code=np.nan, missing=0), since, ill])
+    rare = replace(ill, column="rare", mean=0.001, missing=0.999)
+    complete = replace(column, peer=1, code=np.nan, missing=0)
+    quality.write(directory, [column, complete, since, ill, rare])
     text = page_of(directory).read_text()
     assert "&lt;b&gt;chol is 0 in 30 % of the rows" in text
     assert "<b>chol" not in text
@@ -331,6 +333,8 @@ def test_the_data_quality_is_shown(tmp_path: Path) -> None:
     assert "10 % missing" in text
     assert "2021-01-01 (2020-01-01 to" in text
     assert "25 % are 1" in text
+    assert "under 1 % are 1" in text
+    assert "over 99 % missing" in text
 
 
 def test_the_data_quality_of_many_peers_is_a_list(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_too_few_seeds_have_no_winner(tmp_path: Path, seeds: int, count: str) ->
     assert not any(made.bold(column) for column in made.shown())
 
 
+def test_a_method_that_failed_with_a_seed_is_named(tmp_path: Path) -> None:
+    """FedAvg has the best mean, of two seeds: too few for a test against the others."""
+    made = rows(tmp_path, CLEAR | {"fedavg": (0.95, 0.96)})
+    assert "not significant with 2 seeds (no test possible)" in read(made)
+    assert notes(made) == ["means are over fewer than 3 seeds: fedavg 2"]
+
+
+def test_seeds_without_a_test_are_no_sign_that_a_plain_model_is_as_good(tmp_path: Path) -> None:
+    made = rows(tmp_path, {"cobo": (0.9, 0.91, 0.9), "logistic": (0.5,) * 3}, **{"split-seed": 3})
+    assert "90.33 ± 0.58 % against 50.00 ± 0.00 % with 3 seeds (no test possible)." in read(made)
+
+
 def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
     made = rows(tmp_path, {"local": CLEAR["local"], "cobo": CLEAR["cobo"]})
     settings = {"learning-rate": 3.0, "cobo.gamma": 0.03}

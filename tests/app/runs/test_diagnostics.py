@@ -91,7 +91,7 @@ def test_metrics_have_no_new_numbers(done: Results) -> None:
     assert not {"ppv", "npv", "auprc", "brier", "threshold", "temperature"} & line.keys()
 
 
-def test_the_page_shows_them(done: Results) -> None:
+def test_the_page_shows_them(done: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tables.of_run(done)
     assert table is not None
     assert "positive: ill" in table.about[0]
@@ -103,6 +103,12 @@ def test_the_page_shows_them(done: Results) -> None:
     assert chosen is not None
     known = [done.names[peer] for peer, of in done.diagnostics.items() if of.threshold is not None]
     assert [name for name, _ in chosen.rows] == known
+    monkeypatch.setattr(tables, "SHOWN", 1)
+    panels = (tables.of_run(done), 4), (tables.at_thresholds(done), len(known))
+    for panel, count in panels:
+        assert panel is not None
+        assert len(panel.rows) == 1
+        assert panel.about[0].endswith(f"The table has 1 of {count} peers.")
     write(done.directory)
     text = (done.directory / "report.html").read_text()
     assert 'id="diagnostics"' in text
@@ -117,6 +123,7 @@ def test_a_comparison_averages_over_seeds(done: Results, tmp_path: Path) -> None
     assert [(name, cells[0].text) for name, cells in table.rows] == [
         (name, "fedavg-ft") for name in ("cleveland", "hungarian", "va")
     ], "Switzerland has too few test rows"
+    assert table.about[0].endswith("Left out: switzerland (fewer than 20 test rows).")
     values = [each.diagnostics[0].measures["auroc"][0] for each in (done, other)]
     titles = [column.title for column in table.columns[1:]]
     assert table.rows[0][1][titles.index("AUROC")].text == f"{np.mean(values):.2f}"

@@ -42,7 +42,19 @@ def test_the_terminal_lists_the_largest_effects() -> None:
 def test_a_senders_mean_is_over_the_others() -> None:
     assert np.allclose(WORTH.to_others, [0.01, 0.031, -0.01])
     lines = words(by_sender(WORTH, NAMES))
-    assert lines.index("south +3.1 +3.1 +3.1") < lines.index("west -1.0 -2.0 0.0")
+    assert lines.index("south +3.1 +3.1 +3.1") < lines.index("west -1.0 -2.0 +0.0")
+
+
+def test_a_terminal_says_how_many_peers_it_leaves_out() -> None:
+    n = 50
+    values = np.full((n, n), -4e-6)
+    names = [f"site {k}" for k in range(n)]
+    worth = Worth("test_accuracy", 0, np.ones(n), np.ones(n), values, values, 0 * values)
+    recipients, senders = words(by_recipient(worth, names)), words(by_sender(worth, names))
+    assert "40 of 50 recipients; worth.csv has all" in recipients
+    assert "40 of 50 senders; worth.csv has all" in senders
+    assert "site 0 +0.0 +0.0 +0.0" in senders
+    assert not any("has all" in line for line in words(by_sender(WORTH, NAMES)))
 
 
 @pytest.mark.some(1)
