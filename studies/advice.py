@@ -171,8 +171,8 @@ def before(made: Simulated, seeds: int, rows: int) -> list[str]:
         gain, ranking = (
             paired.interval([*of[:seeds, i, None]], RATIO) for of in (made.accuracy, made.auroc)
         )
-        evidence = Evidence(bool(can_n[i]), True, gain, ranking)
-        answers.append(advice.advise(evidence))
+        answer = advice.advise(Evidence(True, gain, ranking))
+        answers.append(answer if can_n[i] else advice.NOT_KNOWN)
     return answers
 
 
@@ -188,8 +188,8 @@ def after(made: Simulated, seeds: int, rows: int) -> list[str]:
             ends[can_n] = effects.shrunk(*sampled, advice.RELEVANT)
         estimates.append(ends)
     return [
-        advice.advise(Evidence(bool(can), True, tuple(gain), tuple(ranking)))
-        for can, gain, ranking in zip(can_n, *estimates, strict=True)
+        advice.advise(Evidence(True, tuple(gain), tuple(ranking)))
+        for gain, ranking in zip(*estimates, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -205,40 +206,38 @@ def tuned(
     return choices, search.failed
 
 
+@dataclass
 class _Search:
     """Trials of a comparison, `levels` of learning rates tried, and errors by run directory."""
 
-    def __init__(
-        self,
-        configs: Mapping[str, Config],
-        directory: Path,
-        workers: int | None,
-        console: Console,
-        rates: Collection[float] = (),
-    ) -> None:
-        self._configs, self._directory = configs, directory
-        self._workers, self._console = workers, console
-        self._ended: dict[str, list[Trial]] = {method: [] for method in configs}
-        self._tried: dict[str, list[Settings]] = {method: [] for method in configs}
-        one = next(iter(configs.values()))
+    configs: Mapping[str, Config]
+    directory: Path
+    workers: int | None
+    console: Console
+    fixed: Collection[float] = ()  # learning rates, if no others are tried
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ended: dict[str, list[Trial]] = {method: [] for method in self.configs}
+        self._tried: dict[str, list[Settings]] = {method: [] for method in self.configs}
+        one = next(iter(self.configs.values()))
         self._folds = folds(one)
         if self._folds > 1:
-            console.print(
+            self.console.print(
                 f"each trial is a cross-validation of {self._folds} folds: validation parts have "
                 f"fewer than {SMALL} examples"
             )
-        self._extensions = 0 if rates else EXTENSIONS
-        self.levels = [level for level in _LEVELS if rate(one, level) in rates] or list(START)
-        self.failed: dict[str, Exception] = {}
+        self.levels = [level for level in _LEVELS if rate(one, level) in self.fixed] or [*START]
 
     def rates(self, part: int) -> dict[str, list[Trial]]:
         """Try every method with the same rates, and with more while the best is at an edge."""
-        new, left = self.levels, {method: list[Trial]() for method in self._configs}
-        for extension in range(self._extensions + 1):
-            ended = self.run({m: trials(c, new) for m, c in self._configs.items()}, part)
+        new, left = self.levels, {method: list[Trial]() for method in self.configs}
+        extensions = 0 if self.fixed else EXTENSIONS
+        for extension in range(extensions + 1):
+            ended = self.run({m: trials(c, new) for m, c in self.configs.items()}, part)
             left = {method: [*left[method], *of] for method, of in ended.items()}
             new = self._beyond(left)
-            if not new or extension == self._extensions:
+            if not new or extension == extensions:
                 break
             self.levels = sorted([*self.levels, *new])
         return left
@@ -247,7 +246,7 @@ class _Search:
         """Carry out trials for a part of the rounds; return those that did not fail."""
         trials = {
             method: [
-                (of, trial_configs(self._configs[method], of, self._directory, part, self._folds))
+                (of, trial_configs(self.configs[method], of, self.directory, part, self._folds))
                 for of in each
             ]
             for method, each in settings.items()
@@ -258,7 +257,7 @@ class _Search:
         }  # fmt: skip
         labels = {run_dir: label for run_dir, (_, label) in every.items()}
         self.failed |= sweep.run_all(
-            [config for config, _ in every.values()], self._workers, self._console, labels
+            [config for config, _ in every.values()], self.workers, self.console, labels
         )
         ended: dict[str, list[Trial]] = {method: [] for method in trials}
         for method, each in trials.items():
@@ -277,10 +276,10 @@ class _Search:
         more = {
             method: [
                 {**best(ended)[0].settings, _DECAY: decay}
-                for decay in decays(self._configs[method])[1:]
+                for decay in decays(self.configs[method])[1:]
             ]
             for method, ended in left.items()
-            if ended and grid(self._configs[method])[0] != _DECAY
+            if ended and grid(self.configs[method])[0] != _DECAY
         }
         while True:
             added = self.run(more, 1)
@@ -303,7 +302,7 @@ class _Search:
         return [self._decay(method, settings) for settings in self._tried[method]]
 
     def _decay(self, method: str, settings: Settings) -> float:
-        return float(settings.get(_DECAY, self._configs[method].training.weight_decay))
+        return float(settings.get(_DECAY, self.configs[method].training.weight_decay))
 
     def _beyond(self, left: Mapping[str, Sequence[Trial]]) -> list[int]:
         """Return the levels next to those tried, on each side where some method's best lies."""
@@ -314,12 +313,12 @@ class _Search:
         return [low - 1] * (low in chosen) + [high + 1] * (high in chosen)
 
     def _level(self, method: str, settings: Settings) -> int:
-        config = self._configs[method]
+        config = self.configs[method]
         return next(level for level in self.levels if rate(config, level) == settings[_RATE])
 
     def choice(self, method: str, settings: Settings) -> Choice:
         """Return settings with the edges of the tried ranges at which they lie; 0 is none."""
-        config = self._configs[method]
+        config = self.configs[method]
         rates = tuple(rate(config, level) for level in self.levels)
         key, values = grid(config)
         tried: dict[str, Sequence[Scalar]] = {_RATE: rates, key: values}
@@ -349,4 +348,4 @@ class _Search:
                      int(is_chosen), json.dumps(choice.edges) if is_chosen else "",
                      trial.run.directory.name]
                 )  # fmt: skip
-        atomic.write(self._directory / FILE, atomic.as_csv(rows))
+        atomic.write(self.directory / FILE, atomic.as_csv(rows))

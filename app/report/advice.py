@@ -21,7 +21,6 @@ RELEVANT = 0.04
 class Evidence:
     """Numbers of one institution that decide; an `Estimate` is NaN where undefined."""
 
-    can_judge: bool  # enough rows were tested, see `rows_seen`
     has_threshold: bool  # there are two classes, so that a threshold of the probability decides
     gain: Estimate = UNKNOWN
     """Gain of the chosen method over the own model in the measure that leads the page."""
@@ -79,8 +78,8 @@ ADVICE: dict[str, Advice] = {
     ),
     NO_GAIN: Advice(
         "no gain larger than {limit}",
-        f"The interval of the gain includes 0 and ends below {100 * RELEVANT:g} points of accuracy "
-        f"({RELEVANT:g} of AUROC, {100 * RELEVANT:g} % of an error).",
+        f"The interval of the gain includes 0 and ends at {100 * RELEVANT:g} points of accuracy or "
+        f"less ({RELEVANT:g} of AUROC, {100 * RELEVANT:g} % of an error).",
         lambda e: e.gain[2] <= e.relevant,
     ),
     NOT_KNOWN: Advice(
@@ -94,6 +93,4 @@ ADVICE: dict[str, Advice] = {
 
 def advise(evidence: Evidence) -> str:
     """Return the key of the first advice whose rule holds."""
-    if not evidence.can_judge:
-        return NOT_KNOWN
     return next(key for key, advice in ADVICE.items() if advice.holds(evidence))

@@ -49,8 +49,6 @@ LATEX = "decision.tex"
 LINES = 20
 """Number of institutions that the terminal lists."""
 _PURPOSE = {"train": "training", "validation": "validation", "test": "testing"}
-_NORMAL = 1.959963984540054
-"""97.5th percentile of the normal distribution."""
 
 
 class Decision(NamedTuple):
@@ -68,6 +66,10 @@ class Decision(NamedTuple):
     gain: Estimate = UNKNOWN
     ranking: Estimate = UNKNOWN
     text: str = ""  # advice in words
+
+    @property
+    def size(self) -> str:
+        return units.plural(self.groups, "group") if self.groups else f"{self.rows:,}"
 
 
 @dataclass(frozen=True)
@@ -269,12 +271,7 @@ def _forest(
         return Line(name, rows, gain, number, answer * has_answers, is_mean=not rows)
 
     lines = [
-        line(
-            each.institution,
-            units.plural(each.groups, "group") if each.groups else f"{each.rows:,}",
-            gain,
-            each.advice,
-        )
+        line(each.institution, each.size, gain, each.advice)
         for each, gain in zip(decided, gains, strict=True)
     ]
     what = "Gain in" if measure.sign > 0 else "Reduction of"
@@ -374,7 +371,7 @@ def _decided(
     """Judge the chosen method at one institution; `own` are its places in Local's runs."""
     chosen, relevant, labels = choice.method.name, main.relevant(here), own[0].run.labels("test")
     has_threshold = labels is not None and labels.shape[1] == 2
-    key = advice.advise(Evidence(True, has_threshold, gain, ranking, relevant))
+    key = advice.advise(Evidence(has_threshold, gain, ranking, relevant))
     of_ranking = f"{by_rank.title} {by_rank.change(ranking)}"
     reason = _reason(key, gain, of_ranking) or _power(here, gain, choice.tests, main)
     with_, alone = (
@@ -436,7 +433,7 @@ def _shrunk(
     rows_n = np.array([max(1.0, np.mean([*map(measure.rows, at)])) for at in institutions])
     values = [np.array([*map(measure.gain, at)]) for at in institutions]
     mean_n, variance_n = effects.sampled(values, ratio_n, rows_n, tests)
-    reach_n = np.array([known_mean([*map(measure.reach, at)]) for at in institutions]) / _NORMAL
+    reach_n = np.array([known_mean([*map(measure.reach, at)]) for at in institutions]) / _critical()
     is_open_n = np.isnan(variance_n) | (ratio_n == 0)
     variance_n = np.where(is_open_n, np.fmax(variance_n, reach_n**2), variance_n)
     scale = measure.relevant([place for at in institutions for place in at])
@@ -456,12 +453,13 @@ def _mean_gain(institutions: Sequence[Sequence[_Place]], measure: _Measure, test
     half = (high - low) / 2
     if np.isnan(half) or not all(split_ratio(local, [peer]) for peer in peers):
         reaches = [known_mean([*map(measure.reach, places)]) for places in institutions]
-        reach = math.hypot(*reaches) / len(reaches) / _NORMAL
+        reach = math.hypot(*reaches) / len(reaches) / _critical()
         half = float(np.fmax(half, reach * _critical(tests)))
     return mean, mean - half, mean + half
 
 
-def _critical(tests: int) -> float:
+def _critical(tests: int = 1) -> float:
+    """Return the normal quantile of an interval's upper end."""
     from scipy.special import ndtri
 
     return float(ndtri(1 - LEVEL / tests / 2))

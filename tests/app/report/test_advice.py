@@ -29,7 +29,7 @@ SMALL = (0.01, -0.01, 0.03)
     ],
 )
 def test_intervals_decide(gain: Estimate, ranking: Estimate, advice: str) -> None:
-    assert advise(Evidence(True, True, gain, ranking)) == advice
+    assert advise(Evidence(True, gain, ranking)) == advice
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,16 @@ def test_intervals_decide(gain: Estimate, ranking: Estimate, advice: str) -> Non
 def test_without_two_classes_there_is_no_threshold_to_set(
     gain: Estimate, ranking: Estimate, advice: str
 ) -> None:
-    assert advise(Evidence(True, False, gain, ranking)) == advice
+    assert advise(Evidence(False, gain, ranking)) == advice
 
 
-@pytest.mark.parametrize("gain", [UP, OPEN, DOWN])
-def test_too_few_rows_judge_nothing(gain: Estimate) -> None:
-    assert advise(Evidence(False, True, gain, gain)) == "not known"
+def test_no_interval_judges_nothing() -> None:
+    assert advise(Evidence(True)) == advise(Evidence(False)) == "not known"
 
 
 def test_a_gain_of_a_loss_is_measured_in_its_own_unit() -> None:
-    assert advise(Evidence(True, False, (1.0, -1.0, 3.0), relevant=4.0)) == "no relevant gain"
-    assert advise(Evidence(True, False, (1.0, -1.0, 3.0), relevant=2.0)) == "not known"
+    assert advise(Evidence(False, (1.0, -1.0, 3.0), relevant=4.0)) == "no relevant gain"
+    assert advise(Evidence(False, (1.0, -1.0, 3.0), relevant=2.0)) == "not known"
 
 
 def test_every_advice_is_a_short_sentence_with_a_rule() -> None:
