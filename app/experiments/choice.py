@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from coterie.app.config import schema
 from coterie.app.runs import files
 from coterie.app.runs.files import ResultsError
 
 FILE = "tuning.csv"
+_TABLE = TypeAdapter(dict[str, Any])
 _EDGES = {"low": "lowest tried", "high": "highest tried"}
 
 
@@ -51,17 +53,12 @@ def read(directory: Path) -> dict[str, Choice]:
         trials = Counter(row["method"] for row in rows)
         return {
             row["method"]: Choice(
-                _table(row["settings"]), _table(row.get("edges") or "{}"), trials[row["method"]]
+                _TABLE.validate_json(row["settings"]),
+                _TABLE.validate_json(row.get("edges") or "{}"),
+                trials[row["method"]],
             )
             for row in rows
             if row["chosen"] == "1"
         }
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, ValueError):
         raise ResultsError(f"{directory / FILE}: damaged; compare again to rewrite it") from None
-
-
-def _table(text: str) -> dict[str, Any]:
-    table = json.loads(text)
-    if not isinstance(table, dict):
-        raise TypeError
-    return table

@@ -18,7 +18,7 @@ from coterie.app.report.panel import Cell
 from coterie.app.report.section import Section
 from coterie.app.runs import quality
 from coterie.app.runs.graph import rounds_measured, weight_to
-from coterie.app.runs.rundir import Bools, Floats, Run
+from coterie.app.runs.rundir import Floats, Run
 from coterie.app.runs.settings import RunSettings
 from coterie.app.runs.summary import mean
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
@@ -71,7 +71,7 @@ def data_name(settings: RunSettings) -> str:
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """Return the headline numbers of a run."""
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
-    messages, result = summary["messages"], _Result.of(run, summary)
+    messages, result = summary["messages"], _Result(run, summary)
     key, name = ("auroc", "AUROC") if quality.rare_class(run) else ("c_index", "C-index")
     ranking = result.mean(key)
     return [
@@ -97,7 +97,7 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
     if not len(run.rounds):
         return "No round has been evaluated yet."
     after = f"After {plural(summary['rounds'], 'round')}" if summary["rounds"] else "At the start"
-    diverged, result = summary["diverged_peers"], _Result.of(run, summary)
+    diverged, result = summary["diverged_peers"], _Result(run, summary)
     what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
     lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
     if diverged and not result.is_accuracy:
@@ -216,46 +216,33 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-class _Result(NamedTuple):
+class _Result:
     """Final results of the peers that can be judged, or of all if none can."""
 
-    run: Run
-    is_accuracy: bool
-    judged: Bools
-    last: Floats  # finite numbers
-    samples: Floats | None  # training examples of these peers
-    best: Floats  # in the round that is best on validation data
+    # Accuracies if there are some and not every peer diverged, else losses.
 
-    @classmethod
-    def of(cls, run: Run, summary: Mapping[str, Any]) -> _Result:
-        """Return accuracies if there are some and not every peer diverged, else losses."""
+    def __init__(self, run: Run, summary: Mapping[str, Any]) -> None:
         is_lost = summary["diverged_peers"] == run.peers
-        is_accuracy = summary["mean_test_accuracy"] is not None and not is_lost
-        field = "test_accuracy" if is_accuracy else "test_loss"
-        last_n, best_row_n, judged_n = run.last(field), run.best_row(), quality.enough_rows(run)
-        judged_n |= ~judged_n.any()
-        kept_n = np.isfinite(last_n) & judged_n
-        best = np.empty(0) if best_row_n is None else run.at(field, best_row_n)[kept_n]
-        samples = None if run.samples is None else run.samples[kept_n]
-        return cls(run, is_accuracy, judged_n, last_n[kept_n], samples, best)
+        self.is_accuracy = summary["mean_test_accuracy"] is not None and not is_lost
+        self.name = "test accuracy" if self.is_accuracy else "test loss"
+        self.worst_word = "lowest" if self.is_accuracy else "highest"
+        field, enough_n = self.name.replace(" ", "_"), quality.enough_rows(run)
+        self._run, self._judged_n = run, enough_n | ~enough_n.any()
+        last_n, best_row_n = run.last(field), run.best_row()
+        kept_n = np.isfinite(last_n) & self._judged_n
+        self.last = last_n[kept_n]
+        self.samples = None if run.samples is None else run.samples[kept_n]
+        self.best = np.empty(0) if best_row_n is None else run.at(field, best_row_n)[kept_n]
 
     def mean(self, name: str) -> float | None:
         """Return the mean of another field; None without numbers."""
-        return mean(self.run.last(name)[self.judged])
-
-    @property
-    def name(self) -> str:
-        return "test accuracy" if self.is_accuracy else "test loss"
+        return mean(self._run.last(name)[self._judged_n])
 
     @property
     def worst(self) -> Floats:
         """The worst 10 % of the peers, at least one."""
         ranked = np.sort(self.last)[:: 1 if self.is_accuracy else -1]
         return ranked[: max(1, len(ranked) // 10)]
-
-    @property
-    def worst_word(self) -> str:
-        return "lowest" if self.is_accuracy else "highest"
 
     def show(self, values: Floats, unit: str = " %") -> str:
         """Write the mean of some results."""

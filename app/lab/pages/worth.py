@@ -26,10 +26,7 @@ def by_recipient(
     worth: Worth, names: Sequence[str], unjudged: Mapping[int, str] = MappingProxyType({})
 ) -> Table:
     """Return a table of the first senders of each recipient; `unjudged` ones have a reason."""
-    table = Table(
-        title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left",
-        caption=_cut(names, "recipients"), caption_justify="left",
-    )  # fmt: skip
+    table = Table(title=f"Worth of letters: {_what(worth)}", box=SIMPLE_HEAD, title_justify="left")
     for heading in ("recipient", "alone", "together"):
         table.add_column(heading, justify="left" if heading == "recipient" else "right")
     table.add_column("senders with the largest effect")
@@ -52,7 +49,8 @@ def by_recipient(
 
 def by_sender(worth: Worth, names: Sequence[str]) -> Table:
     """Return a table of the mean worth of each sender for the others, the largest first."""
-    table = Table(box=SIMPLE_HEAD, caption=_cut(names, "senders"), caption_justify="left")
+    cut = f"{SHOWN} of {len(names):,} peers, as above; {FILE} has all" * (len(names) > SHOWN)
+    table = Table(box=SIMPLE_HEAD, caption=cut or None, caption_justify="left")
     table.add_column("sender")
     for heading in ("mean for others", "min", "max"):
         table.add_column(heading, justify="right")
@@ -63,11 +61,6 @@ def by_sender(worth: Worth, names: Sequence[str]) -> Table:
         ends = (known.min(), known.max()) if len(known) else (np.nan, np.nan)
         table.add_row(names[j], *(_shown(worth, value) for value in (means[j], *ends)))
     return table
-
-
-def _cut(names: Sequence[str], noun: str) -> str | None:
-    shown = f"{SHOWN} of {len(names):,} {noun}; {FILE} has all"
-    return shown if len(names) > SHOWN else None
 
 
 def _what(worth: Worth) -> str:

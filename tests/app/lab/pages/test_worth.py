@@ -50,9 +50,8 @@ def test_a_terminal_says_how_many_peers_it_leaves_out() -> None:
     values = np.full((n, n), -4e-6)
     names = [f"site {k}" for k in range(n)]
     worth = Worth("test_accuracy", 0, np.ones(n), np.ones(n), values, values, 0 * values)
-    recipients, senders = words(by_recipient(worth, names)), words(by_sender(worth, names))
-    assert "40 of 50 recipients; worth.csv has all" in recipients
-    assert "40 of 50 senders; worth.csv has all" in senders
+    senders = words(by_sender(worth, names))
+    assert "40 of 50 peers, as above; worth.csv has all" in senders
     assert "site 0 +0.0 +0.0 +0.0" in senders
     assert not any("has all" in line for line in words(by_sender(WORTH, NAMES)))
 
