@@ -156,11 +156,11 @@ def _each_curve(runs: Sequence[Run], draw: Callable[[Axes, str, str], None]) -> 
     """Draw each measure over each axis; `draw` adds the lines of a field over another."""
     for measure, (field, label, _) in _CURVES.items():
         if not _has(runs, field):
-            yield measure, f"no {label} was recorded"
+            yield measure, f"{label}: not recorded"
             continue
         for axis, (cost, what, _) in _AXES.items():
             known = not cost or _has(runs, cost, 0.0)
-            figure = _curves([measure], axis, draw) if known else f"no {what} was recorded"
+            figure = _curves([measure], axis, draw) if known else f"{what}: not recorded"
             yield f"{measure}-{axis}", figure
 
 
@@ -264,7 +264,7 @@ def _maps(shown: Sequence[tuple[str, Run, int]]) -> Figure:
         axes.set(xticks=[], yticks=[], facecolor="#e3e0da")
         axes.spines[:].set(visible=True, color="#c9ccd1")
     if run.peers <= _NAMED and not run.names[0].startswith("peer "):
-        panels[0].set_yticks(range(run.peers), np.take(run.names, order))
+        panels[0].set_yticks(range(run.peers), _literal(np.take(run.names, order)))
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     figure.colorbar(
@@ -291,7 +291,7 @@ def _graph(run: Run) -> Figure | str:
     for k in np.unique(cluster_n).tolist():
         x_p, y_p = place_n2[cluster_n == k].T
         axes.plot(x_p, y_p, _MARKERS[k % len(_MARKERS)], ms=6, color=COLOURS[k % len(COLOURS)])
-    for name, (x, y) in zip(run.names, place_n2.tolist(), strict=True):
+    for name, (x, y) in zip(_literal(run.names), place_n2.tolist(), strict=True):
         side = "center" if abs(x) < 0.3 else "left" if x > 0 else "right"
         text = name.removeprefix("peer ")
         axes.text(1.1 * x, 1.1 * y, text, ha=side, va="center", fontsize="x-small")
@@ -359,10 +359,15 @@ def _forest(plot: Forest) -> Figure:
     return figure
 
 
+def _literal(names: Iterable[str]) -> list[str]:
+    """Return texts without formulas, which matplotlib reads between dollar signs."""
+    return [name.replace("$", r"\$") for name in names]
+
+
 def _rows(axes: Axes, names: Sequence[str], label: str, show: Callable[[float], str]) -> None:
     """Name the rows of a figure, the first one on top, and its axis."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    axes.set_yticks(range(len(names)), _literal(names))
+    axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=_literal([label])[0])
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter(lambda value, _: _ZEROS.sub(r"\1", show(value)))
     axes.grid(axis="x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from coterie.app.cli.main import main
 from coterie.app.experiments.measures import MEASURES, gains
 from coterie.app.report import comparison_page, decisions, figures
 from coterie.app.report.comparison import Comparison, in_paper
+from coterie.app.report.forest import Forest, Line
 from coterie.app.runs import plan
 from coterie.app.runs.graph import learnt_edges
 from coterie.app.runs.rundir import Run
@@ -57,7 +59,7 @@ def test_a_curve_of_a_run_is_the_mean_over_its_peers(run: Run) -> None:
             quartiles_r2 = np.quantile(run.metric(field), [0.25, 0.75], axis=1).T
             ends = axes.collections[0].get_datalim(axes.transData)
             assert (ends.ymin, ends.ymax) == pytest.approx((quartiles_r2.min(), quartiles_r2.max()))
-    assert made["accuracy-time"] == "no virtual time was recorded"
+    assert made["accuracy-time"] == "virtual time: not recorded"
 
 
 def test_a_crowd_is_two_bands(tmp_path: Path) -> None:
@@ -176,6 +178,17 @@ def test_a_map_shows_shares_of_the_largest_weight_of_a_row(run: Run) -> None:
     np.fill_diagonal(weights, np.nan)
     scale = np.maximum(1.0, np.nanmax(weights, axis=1, keepdims=True))
     np.testing.assert_allclose(shown, weights / scale)
+
+
+def test_names_with_dollars_are_no_formulas(tmp_path: Path, run: Run) -> None:
+    odd = replace(run, names=(*(f"$site_{{$ {k}" for k in range(run.peers)),))
+    kept = [(name, of) for name, of in figures.of_run(odd) if name in ("collaboration", "graph")]
+    forest = Forest("$ in $", str, [Line("a$^$b", "9", (1.0, 0.0, 2.0), "1")])
+    paths, _ = figures.write([*kept, ("forest", figures._forest(forest))], tmp_path, "svg")
+    texts = [html.unescape(path.read_text()) for path in paths]
+    assert ["$site_{$ 7" in text for text in texts] == [True, True, False]
+    assert "$ in $" in texts[2]
+    assert "a$^$b" in texts[2]
 
 
 @pytest.mark.slow
