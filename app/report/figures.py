@@ -156,11 +156,11 @@ def _each_curve(runs: Sequence[Run], draw: Callable[[Axes, str, str], None]) -> 
     """Draw each measure over each axis; `draw` adds the lines of a field over another."""
     for measure, (field, label, _) in _CURVES.items():
         if not _has(runs, field):
-            yield measure, f"{label}: not recorded"
+            yield measure, f"no record of {label}"
             continue
         for axis, (cost, what, _) in _AXES.items():
             known = not cost or _has(runs, cost, 0.0)
-            figure = _curves([measure], axis, draw) if known else f"{what}: not recorded"
+            figure = _curves([measure], axis, draw) if known else f"no record of {what}"
             yield f"{measure}-{axis}", figure
 
 

@@ -59,7 +59,7 @@ def test_a_curve_of_a_run_is_the_mean_over_its_peers(run: Run) -> None:
             quartiles_r2 = np.quantile(run.metric(field), [0.25, 0.75], axis=1).T
             ends = axes.collections[0].get_datalim(axes.transData)
             assert (ends.ymin, ends.ymax) == pytest.approx((quartiles_r2.min(), quartiles_r2.max()))
-    assert made["accuracy-time"] == "virtual time: not recorded"
+    assert made["accuracy-time"] == "no record of virtual time"
 
 
 def test_a_crowd_is_two_bands(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_the_command_names_each_file_and_what_is_missing(
     assert sorted(lines) == sorted(map(str, (tmp_path / "out").iterdir()))
     assert last.startswith("not drawn: local-seed0: failed: no evaluated round; fedavg-seed0: ")
     assert "no such run directory" in last
-    assert "accuracy-time, loss-time: no virtual time was recorded" in last
+    assert "accuracy-time, loss-time: no record of virtual time" in last
     assert "gains: needs runs of local" in last
 
 
@@ -260,7 +260,7 @@ def test_losses_over_many_decades_are_logarithmic(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path, Story(accuracy=False)))
     figure = drawn(run)["loss-rounds"]
     assert figure.axes[0].get_yscale() == "log"
-    assert drawn(run)["accuracy"] == "no test accuracy was recorded"
+    assert drawn(run)["accuracy"] == "no record of test accuracy"
 
 
 SAVE = """<script>
