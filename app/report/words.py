@@ -244,9 +244,10 @@ class _Result:
         ranked = np.sort(self.last)[:: 1 if self.is_accuracy else -1]
         return ranked[: max(1, len(ranked) // 10)]
 
-    def show(self, values: Floats, unit: str = " %") -> str:
-        """Write the mean of some results."""
-        return percent(mean(values), unit) if self.is_accuracy else number(mean(values))
+    def show(self, values: Floats | float, unit: str = " %") -> str:
+        """Write a result, or the mean of some."""
+        value = mean(np.atleast_1d(values))
+        return percent(value, unit) if self.is_accuracy else number(value)
 
 
 def _quality_tiles(result: _Result, summary: Mapping[str, Any]) -> list[Tile]:
@@ -258,23 +259,18 @@ def _quality_tiles(result: _Result, summary: Mapping[str, Any]) -> list[Tile]:
     note, peers = "last round", plural(len(result.last), "peer")
     if result.samples is not None and result.samples.sum() > 0:
         weighted = np.average(result.last, weights=result.samples)
-        note = f"{result.show(np.array([weighted]))} weighted by samples"
-    ends = [result.show(result.last[[k]]) for k in (result.last.argmin(), result.last.argmax())]
-    some = "" if len(result.worst) == 1 else f"mean of the {len(result.worst)} "
-    has_best = len(result.best) > 0
+        note = f"{result.show(weighted)} weighted by training examples"
+    spread, worst = f"± {result.show(result.last.std(), ' points')}", result.show(result.worst)
+    ends = f"from {result.show(result.last.min())} to {result.show(result.last.max())}"
+    among, name = f"{result.worst_word} of {peers}", "Worst peer"
+    if len(result.worst) > 1:
+        among, name = f"mean of the {len(result.worst)} {among}", "Worst decile"
+    best = "mean at each peer’s best round" if len(result.best) else "no validation data"
     return [
         Tile(f"Mean {result.name}", result.show(result.last), note),
-        Tile(
-            "Spread over peers",
-            f"± {result.show(np.array([result.last.std()]), ' points')}",
-            f"from {' to '.join(ends)}",
-        ),
-        Tile("Worst decile", result.show(result.worst), f"{some}{result.worst_word} of {peers}"),
-        Tile(
-            "Best on validation",
-            result.show(result.best),
-            "mean at each peer’s best round" if has_best else "no validation data",
-        ),
+        Tile("Spread over peers", spread, ends),
+        Tile(name, worst, among),
+        Tile("Best on validation", result.show(result.best), best),
     ]
 
 

@@ -73,7 +73,7 @@ def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     for t in (0, 2, 4):
         assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", output), output
     assert "training examples of each class" in output
-    assert "Worst decile" in output
+    assert "Worst peer" in output
     match = re.search(r"run directory: (\S+)", output)
     assert match is not None, output
     run_dir = Path(match[1])
@@ -93,7 +93,7 @@ def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     output = flwr_run(checkout, checkout, environment, ".", "four", "--run-config", more)
     assert "partition.validation = 0.2" in output
     assert "4 simulated SuperNodes" in output
-    assert "Worst decile" in output, output
+    assert "Worst peer" in output, output
     before = (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes()
     assert Run.read(checkout / "runs" / "mine").rounds.tolist() == [0, 2, 4]
     again = flwr_run(checkout, checkout, environment, ".", "--run-config", more)
