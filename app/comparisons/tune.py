@@ -306,15 +306,13 @@ class _Search:
 
     def _beyond(self, left: Mapping[str, Sequence[Trial]]) -> list[int]:
         """Return the levels next to those tried, on each side where some method's best lies."""
-        chosen = {
-            self._level(method, best(ended)[0].settings) for method, ended in left.items() if ended
-        }
-        low, high = self.levels[0], self.levels[-1]
-        return [low - 1] * (low in chosen) + [high + 1] * (high in chosen)
+        rates = {m: best(ended)[0].settings[_RATE] for m, ended in left.items() if ended}
 
-    def _level(self, method: str, settings: Settings) -> int:
-        config = self.configs[method]
-        return next(level for level in self.levels if rate(config, level) == settings[_RATE])
+        def is_best(level: int) -> bool:
+            return any(rate(self.configs[m], level) == of for m, of in rates.items())
+
+        low, high = self.levels[0], self.levels[-1]
+        return [low - 1] * is_best(low) + [high + 1] * is_best(high)
 
     def choice(self, method: str, settings: Settings) -> Choice:
         """Return settings with the edges of the tried ranges at which they lie; 0 is none."""

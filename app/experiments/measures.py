@@ -181,7 +181,6 @@ def _share(sign: float) -> PeerMeasure:
 
 
 def _newcomers(run: Run, _: SameTrial) -> float | None:
-    """Return the accuracy of the peers that joined late."""
     late = _late(run)
     return mean(run.last()[list(late.peers)]) if late else None
 

@@ -459,7 +459,6 @@ def _mean_gain(institutions: Sequence[Sequence[_Place]], measure: _Measure, test
 
 
 def _critical(tests: int = 1) -> float:
-    """Return the normal quantile of an interval's upper end."""
     from scipy.special import ndtri
 
     return float(ndtri(1 - LEVEL / tests / 2))

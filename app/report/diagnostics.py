@@ -25,8 +25,7 @@ def of_run(run: Run) -> Panel | None:
     """Return the diagnostics of a run; None without models of two classes on this machine."""
     if not run.diagnostics:
         return None
-    heading, about, counted = _words(run)
-    shown = _shown(run)
+    heading, about, counted, shown = _words(run)
     rows = [
         (run.names[peer], [*_counts(each), *(_cell(each.measures.get(name)) for name in shown)])
         for peer, each in list(run.diagnostics.items())[:SHOWN]
@@ -43,7 +42,7 @@ def at_thresholds(run: Run) -> Panel | None:
         for peer, each in run.diagnostics.items()
         if each.threshold is not None
     ]  # fmt: skip
-    columns = _columns(_words(run)[-1], _AT_THRESHOLD, Heading("Threshold"))
+    columns = _columns(_words(run)[2], _AT_THRESHOLD, Heading("Threshold"))
     about = f"At the thresholds that validation examples chose (Youden).{_cut(len(rows))}"
     heading = "Diagnostic accuracy at chosen thresholds"
     shown = rows[:SHOWN]
@@ -64,8 +63,7 @@ def compared(comparison: Comparison) -> Panel | None:
     if not results:
         return None
     first_run = comparison.runs[0]
-    heading, about, counted = _words(first_run)
-    shown = _shown(first_run)
+    heading, about, counted, shown = _words(first_run)
     rows = [
         (name, [Cell(method, mark="text"), *_counts(*of),
                 *(_cell(mean_estimate([each.measures.get(k) for each in of])) for k in shown)])
@@ -107,19 +105,11 @@ def _cell(estimate: Estimate | None) -> Cell:
     return Cell(f"{value:.2f}", "" if np.isnan(low) else f"{low:.2f} to {high:.2f}")
 
 
-def _is_survival(run: Run) -> bool:
-    return not np.isnan(run.metric("c_index")).all()
-
-
-def _shown(run: Run) -> list[str]:
-    return ["c_index"] if _is_survival(run) else _OF_CLASSES
-
-
-def _words(run: Run) -> tuple[str, str, str]:
-    """Return heading, explanation and the title of `positives`."""
+def _words(run: Run) -> tuple[str, str, str, list[str]]:
+    """Return heading, explanation, the title of `positives`, and the names of the measures."""
     drawn = "groups" if run.is_grouped else "examples"
     on = "Final personal models on their peers’ own test examples"
-    if _is_survival(run):
+    if not np.isnan(run.metric("c_index")).all():
         return (
             "Survival",
             f"{on}. C-index (Harrell): share of the comparable pairs in which the example with the "
@@ -127,6 +117,7 @@ def _words(run: Run) -> tuple[str, str, str]:
             "events at the same time are not compared; censored at the time of an event counts as "
             f"later. Small: 95 % interval, bootstrap over {drawn}.",
             "Events",
+            ["c_index"],
         )
     positive = run.classes[1] if len(run.classes) == 2 else "1"
     return (
@@ -135,6 +126,7 @@ def _words(run: Run) -> tuple[str, str, str]:
         "positives over the sum of their predicted probabilities. Small: 95 % intervals "
         f"(Wilson for shares, bootstrap over {drawn} for the others).",
         "Positive",
+        _OF_CLASSES,
     )
 
 

@@ -148,7 +148,6 @@ def pictures(run: Run) -> Drawn:
 
 
 def _has(runs: Sequence[Run], field: str, above: float = -np.inf) -> bool:
-    """Return whether a field has a number above another anywhere."""
     return any((run.metric(field) > above).any() for run in runs)
 
 
@@ -188,7 +187,6 @@ def _curves(measures: Sequence[str], axis: str, draw: Callable[[Axes, str, str],
 def _panels(
     height: float, columns: int = 1, rows: int = 1, width: float = _WIDTH
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure, and its panels."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, [*figure.subplots(rows, columns, squeeze=False).ravel()]
 

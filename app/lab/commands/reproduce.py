@@ -83,7 +83,6 @@ def listed(names: Iterable[str]) -> Table:
 
 
 def _figures(names: Iterable[str]) -> Iterator[tuple[str, Figure]]:
-    """Yield each figure with the name of its paper."""
     for name in names:
         if "/" in name:
             paper, figure = figures.find(name)

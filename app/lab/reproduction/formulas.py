@@ -95,7 +95,6 @@ def cobo_gradient_bound(config: Mapping[str, Any]) -> float:
 
 
 def _rates(config: Mapping[str, Any]) -> list[float]:
-    """Return the learning rate of each round of a run."""
     keys = {field.name: field.name.replace("_", "-") for field in fields(Training)}
     training = Training(**{name: config[key] for name, key in keys.items() if key in config})
     return [training.rate(t) for t in range(1, training.num_server_rounds + 1)]

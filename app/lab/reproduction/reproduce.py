@@ -103,7 +103,6 @@ def _base(panel: Panel, request: FigureRequest) -> Config:
 
 
 def _grid(figure: Figure, request: FigureRequest) -> Grid:
-    """Return the configurations of a figure, with their run directories."""
     seeds = figure.seeds_at(request.size) if request.seeds is None else range(request.seeds)
     if not seeds:
         raise ConfigError(f"--seeds {request.seeds}: must be at least 1")
