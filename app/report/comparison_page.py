@@ -8,6 +8,7 @@ from typing import Any
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
+from coterie.app.experiments.paired import split_ratio
 from coterie.app.experiments.table import Row
 from coterie.app.report import (
     by_peer,
@@ -32,10 +33,12 @@ def settings(compared: Comparison) -> Panel:
     if trials := {row.choice.trials for row in rows if row.choice.settings}:
         titles.append("tuned")
         counts = " to ".join(map(str, sorted({min(trials), max(trials)})))  # some may have failed
+        is_retested = compared.has_several and split_ratio(compared.runs[0])
+        retested = ", but other seeds test some of these validation rows" if is_retested else ""
         about += (
             " Tuned: chosen on validation data of the first seed, from the same learning rates and "
-            f"{counts} trials for each method; its test data decided nothing. “Lowest tried” and "
-            "“highest tried”: a better value may lie beyond."
+            f"{counts} trials for each method; its test data decided nothing{retested}. “Lowest "
+            "tried” and “highest tried”: a better value may lie beyond."
         )
     cells = [(row.label, (_own(row, common), row.choice.described())) for row in rows]
     return Panel(

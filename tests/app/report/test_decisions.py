@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Group
 
+from coterie.app.experiments.choice import Choice
 from coterie.app.experiments.table import Table
 from coterie.app.report import by_peer, comparison, comparison_page, decisions, html, words
 from coterie.app.report.comparison import Comparison
@@ -402,3 +403,13 @@ def test_a_run_whose_peers_are_all_small_says_so(tmp_path: Path) -> None:
     assert made.consortium == (
         "None of 4 institutions can be judged by a comparison with models of their own rows."
     )
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_tuning_on_rows_that_other_seeds_test_says_so(tmp_path: Path, fixed: bool) -> None:
+    """Five seeds that divide the same rows again, or share the test rows of a file."""
+    runs = {row.method: row.runs for row in rows(tmp_path, fixed=fixed)}
+    table = Table.of_runs(runs, {"dpfl": Choice({"learning-rate": 0.1}, trials=15)})
+    (about,) = comparison_page.settings(Comparison(table)).about
+    assert "15 trials for each method; its test data decided nothing" in about
+    assert ("but other seeds test some of these validation rows" in about) is not fixed
