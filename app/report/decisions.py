@@ -37,12 +37,13 @@ from coterie.app.report.advice import ADVICE, RELEVANT, UNKNOWN, USE, USE_AFTER_
 from coterie.app.report.comparison import Comparison, escaped, latex
 from coterie.app.report.forest import Forest, Line
 from coterie.app.report.section import Section
-from coterie.app.report.words import listed, rare_class
+from coterie.app.report.words import rare_class
 from coterie.app.runs import atomic, quality, units
 from coterie.app.runs.diagnostics import Diagnostics
 from coterie.app.runs.quality import PARTS
 from coterie.app.runs.rundir import Floats, Run
 from coterie.clients.diagnostics import Estimate, wilson
+from coterie.datasets.own.institutions import listed
 
 FILE = "decision.csv"
 LATEX = "decision.tex"

@@ -13,8 +13,9 @@ from coterie.app.experiments import methods
 from coterie.app.experiments.measures import Column
 from coterie.app.experiments.paired import LEVEL, MIN_SEEDS, p_value, split_ratio
 from coterie.app.experiments.table import Row, Table
-from coterie.app.report.words import listed, unjudged
+from coterie.app.report.words import unjudged
 from coterie.app.runs import summary, units
+from coterie.datasets.own.institutions import listed
 
 
 def outcome(table: Table) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +22,9 @@ from coterie.app.runs.rundir import Floats, Run
 from coterie.app.runs.settings import RunSettings
 from coterie.app.runs.summary import mean
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
+from coterie.datasets.own.institutions import listed
 from coterie.datasets.table import DATASETS
 from coterie.strategies.names import display
-
-_MAX_NAMES = 4
 
 
 class Tile(NamedTuple):
@@ -206,14 +205,6 @@ def unjudged(run: Run) -> str:
         f"{listed([run.names[peer] for peer in why if why[peer] == reason])} ({reason})"
         for reason in dict.fromkeys(why.values())
     )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Write "a, b and c", or "a, b, c, d and 5 others"."""
-    shown = [*names]
-    if len(names) > _MAX_NAMES + 1:
-        shown[_MAX_NAMES:] = [f"{len(names) - _MAX_NAMES} others"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 class _Result:

@@ -37,7 +37,7 @@ Fill = Literal["mean", "median", "indicator"]
 PARTS = ("train", "validation", "test")
 _HOLD_OUT = 0x0D
 _NAMED = 20
-_SHOWN = 3
+_SHOWN = 4
 
 _log = logging.getLogger("coterie.data")
 
@@ -371,9 +371,10 @@ class RefusedError(DataError):
 
 
 def listed(entries: Sequence[str]) -> str:
-    """Return the first entries, and the number of the others."""
-    more = f" and {len(entries) - _SHOWN} others" if len(entries) > _SHOWN else ""
-    return ", ".join(entries[:_SHOWN]) + more
+    """Write "a, b and c", or "a, b, c, d and 5 others"."""
+    cut = len(entries) > _SHOWN + 1
+    shown = [*entries[:_SHOWN], f"{len(entries) - _SHOWN} others"] if cut else [*entries]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
 def words(text: str) -> list[str]:

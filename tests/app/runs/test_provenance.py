@@ -414,7 +414,7 @@ def test_data_that_change_while_runs_are_made_are_no_results() -> None:
     console = Console(file=io.StringIO(), width=500)
     failed = sweep.run_all(both, 1, console, on_end=lambda _: write_csv(Path("d"), -1))
     assert len(failed) == 1
-    assert "a/data.csv, b/data.csv changed while the runs were made" in str([*failed.values()])
+    assert "a/data.csv and b/data.csv changed while the runs were made" in str([*failed.values()])
     assert sweep.run_all(both, 1, console) == {}
     assert [provenance.read(Path(config.run_dir)) for config in both] == [now(both[0])] * 2
     shutil.rmtree("d")
@@ -429,7 +429,7 @@ def test_a_node_of_a_simulation_has_the_data_that_the_run_began_with() -> None:
     rundir.create(config, problem_of(config))
     Node(config, [0], Path("run")).handle(Request("start", 0, 0))
     write_csv(Path("d"), -1)
-    with pytest.raises(DataError, match=r"^a/data.csv, b/data.csv changed since"):
+    with pytest.raises(DataError, match=r"^a/data.csv and b/data.csv changed since"):
         Node(config, [0], Path("run")).handle(Request("start", 0, 0))
 
 
@@ -442,7 +442,7 @@ def test_worth_says_that_it_is_of_other_data(capsys: pytest.CaptureFixture[str])
     change(KINDS["csv"], Path("d"))
     assert main(["contribution", "runs/run", "--orders", "0", "--workers", "1"]) == 0
     output = capsys.readouterr().out
-    assert "a/data.csv, b/data.csv changed since the run: worth is of the current data" in output
+    assert "a/data.csv and b/data.csv changed since the run: worth is of the current data" in output
     assert "; 4 runs to repeat" in output
 
 

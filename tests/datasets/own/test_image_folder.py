@@ -152,7 +152,7 @@ def test_depths_mix_only_on_one_range_or_on_demand(tmp_path: Path) -> None:
     clinic(tmp_path / "a")
     for k in range(10):
         picture(tmp_path / "a" / "normal" / f"deep {k}.png", deep=True)
-    with pytest.raises(DataError, match=r"2 depths.*: 20 have 8 bits, 10 have 16 bits"):
+    with pytest.raises(DataError, match=r"2 depths.*: 20 have 8 bits and 10 have 16 bits"):
         load(tmp_path)
     scaled = load(tmp_path, depth="scale", mean="0", std="1").inputs
     assert scaled.max() <= 255

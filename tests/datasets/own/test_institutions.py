@@ -240,9 +240,9 @@ def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
 ) -> None:
     for name in ("a", "b"):
         hospital(tmp_path / name, 0)
-    for k in range(5):
+    for k in range(6):
         write_image(tmp_path / "b" / "ill" / f"wide-{k}.png", k, (8, 8))
-    why = r"^b: image-folder: 5 of 15 images do not fit .*1x4x5.*/wide-0.png is 1x8x8, .* and 2 o"
+    why = r"^b: image-folder: 6 of 16 images do not fit .*1x4x5.*/wide-0.png is 1x8x8, .* and 2 o"
     with pytest.raises(DataError, match=why):
         load("image-folder", tmp_path, IMAGES)
     assert not caplog.text, "an error that is raised is not logged too"
@@ -267,7 +267,7 @@ def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'columns = "all" is for simulations: name the columns'):
         alone("table", tmp_path / "a", options, 0)
     write_csv(tmp_path / "c" / "data.csv", [(1, "no", 2)] * 5, ("z", "ill", "x"))
-    with pytest.raises(DataError, match=r"a and c have different columns \(y, z\): rename"):
+    with pytest.raises(DataError, match=r"a and c have different columns \(y and z\): rename"):
         load("table", tmp_path, options, peers=3)
 
 
