@@ -293,7 +293,6 @@ class Table:
         ]
 
     def _agree(self, key: str, other: str) -> bool:
-        """Return whether two measures have the same numbers in all rows."""
         for row in self.rows:
             a, b = (np.array(row.numbers(MEASURES[k]), dtype=np.float64) for k in (key, other))
             if not np.allclose(a, b, rtol=1e-12, atol=0, equal_nan=True):  # None becomes NaN

@@ -229,7 +229,6 @@ def values_of(column: str, runs: Sequence[Run]) -> list[Any]:
 
 
 def _digits(values: Floats) -> list[float | None]:
-    """Return numbers with four decimals, None for NaN."""
     return [None if np.isnan(x) else round(float(x), 4) for x in values]
 
 

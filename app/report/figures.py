@@ -299,7 +299,6 @@ def _graph(run: Run) -> Figure | str:
 
 
 def _gains(compared: Comparison) -> Figure | str:
-    """Draw the gain of each peer over Local with each seed, by method."""
     gains_by_method = {
         row.name: np.concatenate([gains(*pair) for pair in row.pairs])
         for row in compared.table.rows

@@ -46,8 +46,8 @@ class Forest:
         values = values[np.isfinite(values)]
         reach = _REACH * float(np.median(np.abs(values))) if values.any() else 1.0
         reach = reach or float(np.abs(values).max())
-        low, high = np.clip([values.min(), values.max()], -reach, reach) if len(values) else (0, 0)
-        low, high = min(float(low), 0.0), max(float(high), 0.0)
+        inside = np.append(values, 0.0).clip(-reach, reach)
+        low, high = float(inside.min()), float(inside.max())
         edge = 0.04 * (high - low) or 1.0
         return low - edge, high + edge
 
@@ -60,7 +60,7 @@ class Forest:
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Places and texts of round numbers."""
         low, high = self.ends
-        steps = [m * 10.0**e for e in range(-9, 10) for m in (1, 2, 5)]
+        steps = [m * 10.0**e for e in range(-9, 16) for m in (1, 2, 5)]
         step = next((each for each in steps if (high - low) / each <= _TICKS), high - low)
         for k in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1):
             yield self.at(k * step), self.show(k * step)
