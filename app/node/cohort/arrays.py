@@ -57,10 +57,15 @@ def _like(before: Any, value: Tensor) -> Any:
 
 def unsound(state: object) -> Tensor:
     """Mark the rows (P,) of a state with a tensor of two dimensions or more that is not finite."""
+    return torch.stack([*non_finite(state).values()]).any(dim=0)
+
+
+def non_finite(state: object) -> dict[str, Tensor]:
+    """Mark the rows (P,) that are not finite, of each tensor of two dimensions or more."""
     # Infinity and NaN are valid in tensors of shape (P,), such as losses, and in NumPy arrays.
-    tensors = [value for value in _arrays(state).values() if isinstance(value, Tensor)]
-    wide = [each for each in tensors if each.is_floating_point() and each.dim() > 1]
-    return torch.stack([~finite(value) for value in wide if value.numel()]).any(dim=0)
+    tensors = {name: each for name, each in _arrays(state).items() if isinstance(each, Tensor)}
+    wide = {k: v for k, v in tensors.items() if v.is_floating_point() and v.dim() > 1}
+    return {name: ~finite(value) for name, value in wide.items() if value.numel()}
 
 
 def on(rows: Ints, device: torch.device | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Rule wrapper that checks the results and reports errors with their location.
 
-A model that a user's method makes non-finite ends the run; if training did, the peer keeps its
+A state that a user's method makes non-finite ends the run; if training did, the peer keeps its
 last finite model. Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 """
 
@@ -19,12 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.app.node.cohort.arrays import finite, flatten
+from coterie.app.node.cohort.arrays import flatten, non_finite, unsound
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.inbox import Inbox
 from coterie.clients.letters import Bools, Ints
-from coterie.clients.rule import Floats, Rule
+from coterie.clients.rule import Floats, Rule, State
 from coterie.errors import Error, PartError, in_users_code, short_path, written
 
 T = TypeVar("T")
@@ -167,17 +167,19 @@ class CheckedRule(Rule[Any]):
         return matrix
 
     def _require_finite(self, before: Any, after: Any, inbox: Inbox) -> None:
-        """Report peers whose finite model `update` of a user's method made non-finite."""
-        lost = (finite(before.x) & ~finite(after.x)).numpy()
-        if not lost.any():
+        """Report peers whose finite state `update` of a user's method made non-finite."""
+        sound_p = ~unsound(before)
+        lost = {name: (bad_p & sound_p).numpy() for name, bad_p in non_finite(after).items()}
+        name = next((name for name, lost_p in lost.items() if lost_p.any()), None)
+        if name is None:
             return
         counts = self.engine.n_gradients.copy()
         # The rule is a pure function: computed again, it takes the same course.
         place = _first_non_finite(lambda: self.rule.update(before, inbox))
         self.engine.n_gradients[:] = counts
         if place:
-            peers = self.engine.peers[lost].tolist()
-            raise PartError.at(place, "x is not finite", self.clock.round, peers)
+            peers = self.engine.peers[lost[name]].tolist()
+            raise PartError.at(place, f"{name} is not finite", self.clock.round, peers)
 
     def _tensors(self, hook: str, result: Any) -> Mapping[str, Tensor]:
         if not isinstance(result, Mapping):
@@ -225,8 +227,9 @@ def _first_non_finite(call: Callable[[], object]) -> str:
 
 
 def _has_non_finite(value: Any) -> bool:
-    """Return whether a tensor, or the model of a state, has a number that is not finite."""
-    value = getattr(value, "x", value)
+    """Return whether a tensor, or a tensor of a state, has a number that is not finite."""
+    if isinstance(value, State):
+        return bool(unsound(value).any())
     is_number = isinstance(value, Tensor) and value.is_floating_point()
     return is_number and not bool(torch.isfinite(value).all())
 
