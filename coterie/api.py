@@ -273,12 +273,14 @@ def _flat(
     """Return the name of the preset and all keys, flat."""
     if isinstance(preset, Mapping):
         raise ConfigError("a dict of keys comes after the preset, as in coterie.run(None, {...})")
+    if peers_data is not None and "dataset" in {**(keys or {}), **more}:
+        raise ConfigError("peers_data replaces dataset: pass only one of them")
+    data = more.get("dataset") if peers_data is None else list(peers_data)
+    if data is not None and not isinstance(data, str) and not callable(data):
+        called = "peers_data" if isinstance(data, list) else _type_name(data)
+        more |= {"dataset": plugins.register("dataset", called, lambda: data, _IN_DATA)}
     chosen: dict[str, Any] = flatten(keys or {}) | of_keywords(more)
-    if peers_data is not None:
-        if "dataset" in chosen:
-            raise ConfigError("peers_data replaces dataset: pass only one of them")
-        data = list(peers_data)
-        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data, _IN_DATA)
+    if isinstance(data, list):
         chosen.setdefault("peers", len(data))
     for kind, part in PARTS.items():
         if part.key in chosen:
@@ -297,9 +299,13 @@ def _name(kind: Kind, part: Any) -> str:
     path = getattr(part, "__qualname__", None)
     if path and module not in (None, "__main__") and "<" not in path:
         return f"{module}:{path}"
-    called = path or type(part).__name__
-    token = _IN_DATA if kind == "dataset" else b""
-    return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part, token)
+    called = (path or type(part).__name__).rpartition(".")[2].strip("<>")
+    return plugins.register(kind, called, part, _IN_DATA if kind == "dataset" else b"")
+
+
+def _type_name(data: Any) -> str:
+    """Return the name of a data set's type; of a tuple (train, test), its first one's."""
+    return _type_name(data[0]) if isinstance(data, tuple) and data else type(data).__name__
 
 
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:

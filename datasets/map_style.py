@@ -29,6 +29,8 @@ def with_arrays(name: str, data: Any) -> Any:
     is_pair = isinstance(data, tuple) and all(map(is_map_style, data))
     if is_pair or isinstance(data, Mapping) or is_map_style(data):
         return source_of_arrays(name, _arrays(name, data))
+    if isinstance(data, tuple) and any(hasattr(each, "shape") for each in data):
+        raise DataError(f'{name}: a tuple is (train, test): name arrays, {{"x": ..., "y": ...}}')
     if isinstance(data, list | tuple):
         return [_arrays(f"{name}: peer {peer}", each) for peer, each in enumerate(data)]
     return data
@@ -65,8 +67,8 @@ def _read(where: str, data: Any, x: str, y: str) -> dict[str, Any]:
     columns = getattr(data, "column_names", ())
     if columns and len(columns) != 2:
         raise DataError(
-            f"{where} has the columns {', '.join(columns)}: keep inputs and label, as in "
-            f'dataset.select_columns(["{columns[0]}", "{columns[-1]}"])'
+            f"{where} has the columns {', '.join(columns)}: keep inputs and label, in this order, "
+            'as in dataset.select_columns(["image", "label"])'
         )
     pairs = [_pair(where, data[i], columns) for i in range(len(data))]
     try:

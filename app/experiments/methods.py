@@ -26,4 +26,5 @@ def all_to_all(settings: RunSettings) -> str:
         return ""
     is_full = settings.topology == "full"
     recipients = "every other peer" if is_full else "all its neighbours"
-    return f"every peer sends its model to {recipients} in every round"
+    who = "every peer" if settings.schedule_kind == "all" else "every participating peer"
+    return f"{who} sends its model to {recipients} in every round"

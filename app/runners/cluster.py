@@ -159,7 +159,7 @@ def _usable(available: Sequence[Machine], device: str) -> list[Machine]:
     if device == "cpu":
         return [machine._replace(gpus=0) for machine in available]
     if device == "cuda" and not any(machine.gpus for machine in available):
-        raise ConfigError('device = "cuda": there is no GPU')
+        raise ConfigError('device = "cuda": there is no GPU; "auto" takes the CPU then')
     return [*available]
 
 

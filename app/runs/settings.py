@@ -33,6 +33,7 @@ class RunSettings:
     round_seconds: float
     data_dir: str
     keep_models: str
+    schedule_kind: str
     topology: str
     topology_degree: int
     defence_rule: str
@@ -57,7 +58,9 @@ class RunSettings:
         """Read config.toml of a run; ResultsError if missing, damaged or not of a run."""
         path, content = directory / "config.toml", files.toml_of(directory, "config.toml")
         if content is None:
-            raise ResultsError(f"{path}: missing, so this is not a run directory")
+            is_compared = (directory / "comparison.csv").is_file()
+            hint = "a comparison: coterie.Comparison(DIR) reads it" * is_compared
+            raise ResultsError(f"{path}: missing, so this is {hint or 'not a run directory'}")
         peers = content.get("peers")
         if not isinstance(content.get("method"), str) or type(peers) is not int or peers < 1:
             raise ResultsError(f"{path}: no method or number of peers, so not a run directory")
