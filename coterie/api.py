@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -328,8 +327,8 @@ def _placed(config: Config) -> Config:
 
 
 def _console() -> Console:
-    """Return a console that prints the command's output if stderr is a terminal."""
-    return Terminal(stderr=True, quiet=not sys.stderr.isatty())
+    """Return a console that prints the command's output on stderr; lines in a notebook, too."""
+    return Terminal(stderr=True, force_jupyter=False)
 
 
 def reproduce(

@@ -202,6 +202,11 @@ class Comparison:
         frame = pd.concat(frames, ignore_index=True)
         return frame[["method", "seed", *frame.columns.drop(["method", "seed"])]]
 
+    @cached_property
+    def peers(self) -> pd.DataFrame:
+        """Final measures and gain over local per method, seed and peer (comparison-peers.csv)."""
+        return pd.read_csv(io.StringIO(files.text(self.directory, "comparison-peers.csv")))
+
     @property
     def report(self) -> Path:
         """Path of the HTML page."""

@@ -124,7 +124,7 @@ def test_columns_as_those_of_hugging_face() -> None:
     assert peer(Columns())["x"].tolist() == [[float(i), 1.0] for i in range(20)]
     more = Columns()
     more.column_names = ("inputs", "id", "label")  # type: ignore[assignment]
-    with pytest.raises(DataError, match=r'dataset.select_columns\(\["inputs", "label"\]\)'):
+    with pytest.raises(DataError, match=r'dataset.select_columns\(\["image", "label"\]\)'):
         peer(more)
 
 
