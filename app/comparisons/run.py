@@ -93,12 +93,6 @@ def compare(request: ComparisonRequest, console: Console) -> Path:
     if request.numbered:
         request = replace(request, directory=subject.place(request.directory))
     subject.check(request.directory)
-    if changed := subject.changed(request.directory):
-        console.print(
-            f"earlier runs are not used: the code of {', '.join(changed)} changed, or is in a "
-            "script or notebook; in a module of its own it keeps its runs",
-            soft_wrap=True,
-        )
     choices, failed = dict[str, Choice](), dict[str, Exception]()
     if request.tuning is not None:
         first = {row: of[0] for row, of in configs.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,10 +15,8 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.schema import Scalar
-from coterie.app.config.parts import code_named
 from coterie.app.config.settings import keys
 from coterie.app.runs import atomic, files
-from coterie.datasets import plugins
 
 _FILE = "comparison.toml"
 _NOT_COMPARED = ("method", "seed", "out", "name", "title", "run-dir", "resume")
@@ -36,7 +33,6 @@ class Subject:
     halved: bool = False  # tuning used successive halving
     settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     """Keys of single methods, by method."""
-    code: Mapping[str, str] = field(default_factory=dict)  # digest of each plugin's code, by name
 
     @classmethod
     def of(
@@ -50,13 +46,7 @@ class Subject:
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
         by_method = {method: dict(sorted(of.items())) for method, of in settings.items()}
-        code = {
-            name: hashlib.sha256(plugins.fingerprint(kind, name)).hexdigest()[:8]
-            for of in configs.values() for kind, name in code_named(of[0].chosen).items()
-        }  # fmt: skip
-        return cls(
-            list(configs), seeds, tuning is not None, keys, tuning == "halving", by_method, code
-        )
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", by_method)
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
@@ -78,13 +68,6 @@ class Subject:
                 f"{directory} holds a comparison of other settings ({lacks}): choose another "
                 "--out, or include them"
             )
-
-    def changed(self, directory: Path) -> list[str]:
-        """Return the plugins whose code is not that of the comparison in a directory."""
-        with suppress(ValueError):
-            before = Subject.read(directory).code
-            return [name for name in self.code if before.get(name) not in (None, self.code[name])]
-        return []
 
     def place(self, directory: Path) -> Path:
         """Return the first of NAME, NAME-2, NAME-3, ... without a comparison of other settings."""

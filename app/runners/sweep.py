@@ -58,6 +58,13 @@ def _status(config: Config) -> str | None:
     return progress.read(Path(config.run_dir)).get("status")
 
 
+def _has_other_code(config: Config) -> bool:
+    """Return whether an earlier run differs from this one in nothing but the code of its parts."""
+    run_dir, keys = Path(config.run_dir), config.toml()
+    earlier = run_dir.parent.glob(f"{run_dir.name.rpartition('-')[0]}-*/config.toml")
+    return any(path.read_text() == keys for path in earlier if path.parent != run_dir)
+
+
 def renew(
     configs: Sequence[Config], console: Console
 ) -> tuple[dict[str, provenance.Content], dict[str, Exception]]:
@@ -123,6 +130,11 @@ def run_all(
     missing = {config.run_dir: config for config in left if not is_finished(config)}
     if not missing:
         return failed
+    if any(map(_has_other_code, missing.values())):
+        console.print(
+            "earlier runs with the same keys are not used: the code of a part changed, or is in a "
+            "script or notebook; a part in a module of its own keeps its runs"
+        )
     names: dict[Path, list[str]] = {}
     for run_dir in dict.fromkeys(Path(config.run_dir) for config in configs):
         names.setdefault(run_dir.parent, []).append(run_dir.name)

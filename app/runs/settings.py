@@ -58,9 +58,8 @@ class RunSettings:
         """Read config.toml of a run; ResultsError if missing, damaged or not of a run."""
         path, content = directory / "config.toml", files.toml_of(directory, "config.toml")
         if content is None:
-            is_compared = (directory / "comparison.csv").is_file()
-            hint = "a comparison: coterie.Comparison(DIR) reads it" * is_compared
-            raise ResultsError(f"{path}: missing, so this is {hint or 'not a run directory'}")
+            hint = "not a run directory; coterie.Comparison(DIR) reads a comparison"
+            raise ResultsError(f"{path}: missing, so this is {hint}")
         peers = content.get("peers")
         if not isinstance(content.get("method"), str) or type(peers) is not int or peers < 1:
             raise ResultsError(f"{path}: no method or number of peers, so not a run directory")

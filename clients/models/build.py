@@ -165,6 +165,10 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     row = model_of(model)
     try:
         network = row.network(shape, outputs, options)
+        if any(map(nn.parameter.is_lazy, getattr(network, "parameters", list)())):
+            with torch.no_grad():
+                network.eval()(torch.zeros(1, *shape))  # gives nn.LazyLinear its shape
+            network.train()
     except (SizeError, plugins.PluginError):
         raise
     except Exception as error:  # the user's code may raise anything

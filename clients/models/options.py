@@ -253,21 +253,8 @@ class Model:
         more = () if self.options is None else (options or self.options(),)
         if not isinstance(self.build, str):
             network: nn.Module = _called(build, shape, outputs, *more)
-            return _materialised(network, shape)
+            return network
         return build(shape, outputs, *more, *((task,) if self.library else ()))
-
-
-def _materialised(network: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Give lazy layers, such as `nn.LazyLinear`, their shapes."""
-    import torch
-
-    is_lazy = torch.nn.parameter.is_lazy
-    if isinstance(network, torch.nn.Module) and any(map(is_lazy, network.parameters())):
-        was_training = network.training
-        with torch.no_grad():
-            network.eval()(torch.zeros(1, *shape))
-        network.train(was_training)
-    return network
 
 
 _CLASSES = ("outputs", "num_classes", "n_classes", "num_labels", "out_features", "output_dim")
