@@ -276,7 +276,8 @@ def _flat(
         raise ConfigError("peers_data replaces dataset: pass only one of them")
     data = more.get("dataset") if peers_data is None else list(peers_data)
     if data is not None and not isinstance(data, str) and not callable(data):
-        called = "peers_data" if isinstance(data, list) else _type_name(data)
+        first = data[0] if isinstance(data, tuple) and data else data
+        called = "peers_data" if isinstance(data, list) else type(first).__name__
         more |= {"dataset": plugins.register("dataset", called, lambda: data, _IN_DATA)}
     chosen: dict[str, Any] = flatten(keys or {}) | of_keywords(more)
     if isinstance(data, list):
@@ -300,11 +301,6 @@ def _name(kind: Kind, part: Any) -> str:
         return f"{module}:{path}"
     called = (path or type(part).__name__).rpartition(".")[2].strip("<>")
     return plugins.register(kind, called, part, _IN_DATA if kind == "dataset" else b"")
-
-
-def _type_name(data: Any) -> str:
-    """Return the name of a data set's type; of a tuple (train, test), its first one's."""
-    return _type_name(data[0]) if isinstance(data, tuple) and data else type(data).__name__
 
 
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:

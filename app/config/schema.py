@@ -32,11 +32,9 @@ def values(options: object) -> dict[str, Scalar]:
 def grid(table: type) -> dict[str, tuple[Scalar, ...]]:
     """Return key -> values that tuning tries; those of a class replace those that it inherits."""
     tried = [each for each in options_of(table).values() if each.grid]
-    for base in table.__mro__:
-        stated = vars(base).get("__annotations__", {})
-        if own := {each.key: each.grid for each in tried if each.name in stated}:
-            return own
-    return {}
+    stated = (vars(base).get("__annotations__", {}) for base in table.__mro__)
+    own = ({each.key: each.grid for each in tried if each.name in names} for names in stated)
+    return next(filter(None, own), {})
 
 
 def made(table: type[T], options: Mapping[str, Any]) -> T:

@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import coterie
 from coterie.app.config.registry import METHODS
@@ -179,6 +181,7 @@ def test_errors_are_one_clear_line(keys: dict[str, Any], message: str, tmp_path:
     assert not list(tmp_path.iterdir())
 
 
+TENSORS = TensorDataset(torch.ones(40, 2), torch.arange(40) % 2)
 SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
 
 
@@ -214,6 +217,28 @@ def test_arrays_that_make_no_problem(data: list[Any], message: str, tmp_path: Pa
     assert message in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("data", "name", "peers"),
+    [
+        ({"x": np.ones((40, 2)), "y": [0, 1] * 20}, "here:dict", 2),
+        ([SOUND, SOUND, SOUND], "here:peers_data", 3),
+        ((TENSORS, TENSORS), "here:TensorDataset", 2),
+    ],
+)
+def test_data_of_this_process_are_divided_or_one_for_each_peer(
+    data: Any, name: str, peers: int, tmp_path: Path
+) -> None:
+    keys = {} if peers == 3 else {"peers": peers, "partition__kind": "iid"}
+    run = coterie.run(dataset=data, method="local", out=tmp_path, **QUICK, **keys)
+    assert (run.config["dataset"], len(run.names)) == (name, peers)
+
+
+def test_whole_numbers_as_float_labels_cause_a_warning(tmp_path: Path) -> None:
+    data = [SOUND | {"y": [0.0, 1.0, 2.0] * 3}] * 2
+    with pytest.warns(UserWarning, match="the labels 0 to 2 are floats, so they are regression"):
+        coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
+
+
 def test_a_dict_in_the_place_of_the_preset() -> None:
     keys: Any = {"method": "fedavg"}
     with pytest.raises(coterie.ConfigError, match=r"comes after the preset.*run\(None, \{"):
@@ -225,7 +250,7 @@ def test_a_comparison_of_nothing(tmp_path: Path) -> None:
         coterie.compare([], out=tmp_path)
 
 
-def test_a_comparison_of_objects(tmp_path: Path) -> None:
+def test_a_comparison_of_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def compared(**more: Any) -> coterie.Comparison:
         return coterie.compare(
             ["local", METHODS["fedavg"]],
@@ -237,6 +262,11 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
         )
 
     comparison = compared()
+    assert "4/4  " in capsys.readouterr().err  # progress without a terminal, as in a batch job
+    assert {"method", "seed", "peer_name", "test_accuracy", "gain"} <= {*comparison.peers}
+    assert comparison.peers.groupby(["method", "seed"]).size().tolist() == [3] * 4
+    with pytest.raises(coterie.ResultsError, match=r"coterie\.Comparison\(DIR\) reads"):
+        coterie.load(comparison.directory)
     assert list(comparison.table.index) == ["local", "coterie.clients.methods.fedavg:FedAvg"]
     assert comparison.table.loc["local", ("gain", "mean")] == 0
     mean = 100 * comparison.table["accuracy"]["mean"]["local"]

@@ -128,6 +128,11 @@ def test_columns_as_those_of_hugging_face() -> None:
         peer(more)
 
 
+def test_a_tuple_of_arrays_is_no_pair_of_train_and_test() -> None:
+    with pytest.raises(DataError, match=r'name arrays, \{"x": ..., "y": ...\}'):
+        with_arrays("d", (X.numpy(), Y.numpy()))
+
+
 def test_a_random_transform_causes_a_warning() -> None:
     random = transforms.Compose([transforms.RandomCrop(8), transforms.ToTensor()])
     with pytest.warns(UserWarning, match='augment = "crop-flip"'):

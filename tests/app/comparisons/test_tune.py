@@ -113,6 +113,18 @@ def test_a_plugin_s_grid_names_one_key_and_three_values() -> None:
         tune.grid(Config.from_flat({"method": name}))
 
 
+class OwnValues(TwoValues):
+    """Method with a grid of its own beside the one that it inherits."""
+
+    rank: int = option(3, "Rank.", grid=(1, 3, 5))
+
+
+def test_a_subclass_s_own_grid_replaces_the_inherited_one() -> None:
+    name = plugins.register("method", "own", OwnValues)
+    config = Config.from_flat({"method": name})
+    assert tune.grid(config) == ("method-options.rank", (3, 1, 5))
+
+
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
     for wanted, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
         flat = tune.with_validation({"method": "dpfl", "partition.validation": wanted})

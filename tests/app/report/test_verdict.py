@@ -205,3 +205,9 @@ def test_bytes_of_all_to_all_are_explained(tmp_path: Path, topology: str, whom: 
     made = rows(tmp_path, CLEAR | {"ditto": (0.5, 0.5)}, topology=topology)
     first, *_ = cost_notes(made)
     assert first == f"fedavg, ditto: every peer sends its model to {whom} in every round"
+
+
+def test_sampled_peers_alone_send(tmp_path: Path) -> None:
+    made = rows(tmp_path, CLEAR, schedule={"kind": "sample"})
+    first, *_ = cost_notes(made)
+    assert first.startswith("fedavg: every participating peer sends its model to every other peer")

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import coterie
+from coterie.clients.methods.fedamp import FedAMP
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.strategies.plans import Everyone
 
@@ -33,18 +34,18 @@ class Mine(FedAvg, strategy=Everyone, summary="of a test"):
 
     def offer(self, s, t):
         if t == 3 and self.bug == "offer":
-            return s, {"x": {}["weights"]}  # line 20
+            return s, {"x": {}["weights"]}  # line 21
         if self.bug == "offered":
             return s, {"x": s.x[0]}
         return super().offer(s, t)
 
-    def update(self, s, inbox):  # line 25
+    def update(self, s, inbox):  # line 26
         s = super().update(s, inbox)
         if inbox.round == 2 and self.bug == "update":
             return replace(s, x=s.x.mean(dim=1))
         return s
 
-    def weights(self, s):  # line 31
+    def weights(self, s):  # line 32
         weights = super().weights(s)
         return weights[:, :2] if self.bug == "weights" else weights
 
@@ -62,7 +63,7 @@ class Net(nn.Module):
     def forward(self, x):
         Net.steps += 1
         if Net.steps > 40:
-            raise ArithmeticError("of a network")  # line 49
+            raise ArithmeticError("of a network")  # line 50
         return self.layer(x)
 
 
@@ -71,11 +72,11 @@ def data(peers):
 
 
 def read(peers):
-    return [{"x": [[1.0]], "y": [1 // 0]}] * peers  # line 58
+    return [{"x": [[1.0]], "y": [1 // 0]}] * peers  # line 59
 
 
 def divide(source, peers):
-    raise LookupError(f"no share for {peers}")  # line 62
+    raise LookupError(f"no share for {peers}")  # line 63
 
 
 class Broken(FedAvg, strategy=Everyone, summary="divides by zero for one peer"):
@@ -83,7 +84,7 @@ class Broken(FedAvg, strategy=Everyone, summary="divides by zero for one peer"):
         s = super().update(s, inbox)
         ahead = torch.ones(len(s.x), 1)
         ahead[1] = 0  # of an average without letters, say
-        mean = s.x / ahead  # line 70
+        mean = s.x / ahead  # line 71
         return replace(s, x=mean if inbox.round == 2 else s.x)
 
 
@@ -91,6 +92,13 @@ class Diverging(FedAvg, strategy=Everyone, summary="trains with steps that are t
     def update(self, s, inbox):
         s = self.fit(s, inbox.round)
         return replace(s, x=s.x)
+
+
+class Pulled(FedAMP, summary="divides the mean that training is pulled towards"):
+    def update(self, s, inbox):
+        s = super().update(s, inbox)
+        total = torch.zeros(len(s.u), 1)
+        return replace(s, u=s.u / total if inbox.round == 2 else s.u)  # line 85
 """
 QUICK: dict[str, Any] = {
     "peers": 3, "num_server_rounds": 4, "evaluate_every": 2, "device": "cpu", "dataset": "digits",
@@ -118,20 +126,20 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("bug", "message"),
     [
-        ("offer", ".py:20, in offer(), peers 0 to 2, round 3: KeyError: 'weights'"),
+        ("offer", ".py:21, in offer(), peers 0 to 2, round 3: KeyError: 'weights'"),
         (
             "offered",
-            '.py:18, in offer(), peers 0 to 2, round 1: returned "x", a Tensor of shape (650,): '
+            '.py:19, in offer(), peers 0 to 2, round 1: returned "x", a Tensor of shape (650,): '
             "expected (3, ...), a row per hosted peer",
         ),
         (
             "update",
-            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): "
+            ".py:26, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): "
             "expected (3, 650), a row of parameters per hosted peer",
         ),
         (
             "weights",
-            ".py:31, in weights(), peers 0 to 2, round 0: returned a ndarray of shape (3, 2): "
+            ".py:32, in weights(), peers 0 to 2, round 0: returned a ndarray of shape (3, 2): "
             "expected numbers (3, 3), a row per hosted peer and a column per peer",
         ),
     ],
@@ -153,16 +161,24 @@ def test_a_method_s_bug_has_its_place_peers_and_round(
         assert isinstance(error.__cause__, KeyError)
         assert error.__cause__.__traceback__ is not None
         log = Path("runs/run/error.log").read_text()
-        assert 'return s, {"x": {}["weights"]}  # line 20' in log
+        assert 'return s, {"x": {}["weights"]}  # line 21' in log
         assert "The above exception was the direct cause" in log
 
 
 @pytest.mark.slow
-def test_a_model_that_a_method_makes_non_finite_is_told_at_once(elsewhere: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("Broken", ".py:71, in update(), peer 1, round 2: x is not finite"),
+        ("Pulled", ".py:85, in update(), peers 0 to 2, round 2: u is not finite"),
+    ],
+)
+def test_a_state_that_a_method_makes_non_finite_is_told_at_once(
+    elsewhere: Path, method: str, message: str
+) -> None:
     with pytest.raises(coterie.PartError) as failure:
-        coterie.run(None, method=f"{elsewhere}:Broken", name="run", model="linear", **QUICK)
-    place = f"{elsewhere}.py:70, in update(), peer 1, round 2"
-    assert str(failure.value) == f"{place}: x is not finite"
+        coterie.run(None, method=f"{elsewhere}:{method}", name="run", model="linear", **QUICK)
+    assert str(failure.value) == f"{elsewhere}{message}"
 
 
 @pytest.mark.long
@@ -177,14 +193,14 @@ def test_the_command_names_place_and_traceback(
 ) -> None:
     assert main.main(["run", f"method={elsewhere}:Mine", *IN_OFFER]) == 1
     assert capsys.readouterr().err.endswith(
-        f"the run failed: {elsewhere}.py:20, in offer(), peers 0 to 2, round 3: KeyError: "
+        f"the run failed: {elsewhere}.py:21, in offer(), peers 0 to 2, round 3: KeyError: "
         f"'weights' (traceback: {Path('runs/run/error.log').absolute()})\n"
     )
 
 
 def test_a_network_s_error_while_it_trains(elsewhere: Path) -> None:
     keys = {**QUICK, "dataset": "breast-cancer", "model": f"{elsewhere}:Net", "method": "local"}
-    with pytest.raises(coterie.PartError, match=r"\.py:49, in forward\(\), peers 0 to 2") as failed:
+    with pytest.raises(coterie.PartError, match=r"\.py:50, in forward\(\), peers 0 to 2") as failed:
         coterie.run(**keys | {"num_server_rounds": 40})
     assert isinstance(failed.value.__cause__, ArithmeticError)
     assert failed.value.round is not None
@@ -239,8 +255,8 @@ def test_an_error_of_a_layer_names_layer_peers_and_round(
 @pytest.mark.parametrize(
     ("keys", "message", "cause"),
     [
-        ({"dataset": "data"}, ".py:58, in read(): ZeroDivisionError", ZeroDivisionError),
-        ({"partition__kind": "divide"}, ".py:62, in divide(): LookupError: no share", LookupError),
+        ({"dataset": "data"}, ".py:59, in read(): ZeroDivisionError", ZeroDivisionError),
+        ({"partition__kind": "divide"}, ".py:63, in divide(): LookupError: no share", LookupError),
     ],
 )
 def test_a_part_that_fails_before_the_run_writes_nothing(
@@ -282,6 +298,6 @@ def test_the_same_through_flower(elsewhere: Path, capsys: pytest.CaptureFixture[
     assert main.main(["run", f"method={elsewhere}:Mine", *IN_OFFER, "--nodes", "2"]) == 1
     errors = capsys.readouterr().err
     assert re.search(
-        r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", errors
+        r"mine_\w+\.py:21, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", errors
     )
     assert 'return s, {"x": {}["weights"]}' in Path("runs/run/error.log").read_text()

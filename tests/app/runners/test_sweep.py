@@ -278,3 +278,22 @@ def _marked(variable: str) -> list[str]:
             if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
                 marked.append((process / "cmdline").read_text().replace("\0", " "))
     return marked
+
+
+def test_runs_that_are_not_used_since_code_changed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / f"net_{tmp_path.name}.py"
+    module.write_text(
+        "from torch import nn\n"
+        "def net(shape, outputs):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first, other = config(model=f"{module.stem}:net"), config(model=f"{module.stem}:net", seed=1)
+    for run, changed in ((first, False), (other, False), (first, True)):
+        if changed:
+            module.write_text(module.read_text() + "# changed\n")
+        console = quiet()
+        assert not run_all([with_run_dir(run, tmp_path / "runs")], 1, console)
+        assert ("the code of a part changed" in text(console)) == changed

@@ -248,3 +248,12 @@ def test_a_constructor_with_other_parameters_names_the_line_to_write() -> None:
     name = plugins.register("model", "deep", _Deep)
     with pytest.raises(plugins.PluginError, match=r"lambda shape, outputs: _Deep\(hidden=...\)"):
         build(name, None, "classification", (4,), 2)
+
+
+def test_lazy_layers_get_their_shapes_and_keep_their_statistics() -> None:
+    lazy = nn.Sequential(nn.Conv2d(1, 2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(4))
+    name = plugins.register("model", "lazy", lazy)
+    module = build(name, None, "classification", (1, 8, 8), 4)
+    assert module.get_parameter("3.weight").shape == (4, 2 * 6 * 6)
+    assert module.get_buffer("1.running_mean").tolist() == [0.0, 0.0]
+    assert module.training
