@@ -251,7 +251,10 @@ def test_a_constructor_with_other_parameters_names_the_line_to_write() -> None:
 
 
 def test_lazy_layers_get_their_shapes_and_keep_their_statistics() -> None:
-    lazy = nn.Sequential(nn.Conv2d(1, 2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(4))
+    def lazy(shape: Shape, outputs: int) -> nn.Module:
+        head = (nn.Flatten(), nn.LazyLinear(outputs))
+        return nn.Sequential(nn.Conv2d(shape[0], 2, 3), nn.LazyBatchNorm2d(), *head)
+
     name = plugins.register("model", "lazy", lazy)
     module = build(name, None, "classification", (1, 8, 8), 4)
     assert module.get_parameter("3.weight").shape == (4, 2 * 6 * 6)
