@@ -40,7 +40,7 @@ _SYNONYMS = {
     **dict.fromkeys(("clients", "num-clients", "num-supernodes", "nodes"), "peers"),
     **dict.fromkeys(("fraction-fit", "fraction-train", "participation"), "schedule.fraction"),
     **dict.fromkeys(("client-fraction", "clients-per-round"), "schedule.fraction"),
-    "client-sampling": "schedule.kind",
+    **dict.fromkeys(("client-sampling", "partial-participation"), "schedule.kind"),
     "fraction-evaluate": "evaluate-peers",
     "aggregation": "defence.rule",
     "lr": "learning-rate",
@@ -77,8 +77,9 @@ def nearest(word: str, words: Iterable[str]) -> str:
     if word in GONE:
         return f", which is gone: {GONE[word][1]}"
     words = list(words)
-    if _SYNONYMS.get(word) in words:
-        return f', did you mean "{_SYNONYMS[word]}"?'
+    synonym = _SYNONYMS.get(word.replace(" ", "-"))
+    if synonym in words:
+        return f', did you mean "{synonym}"?'
     parts = set(word.split("-"))
     whole = [known for known in words if parts <= set(known.rpartition(".")[2].split("-"))]
     whole.sort(key=lambda known: "." in known)

@@ -75,6 +75,7 @@ HOW: dict[str, dict[str, str]] = {
     },
     "docs/extend.md": {
         "source .venv/bin/activate": RUN,
+        "from dataclasses import replace": RUN,
         "from coterie.testing import check_method": "the example package has the same test",
     },
     "docs/hostile.md": {"source .venv/bin/activate": RUN},
@@ -86,6 +87,7 @@ HOW: dict[str, dict[str, str]] = {
         "from torchvision import transforms": RUN,
         'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
         "peers_data=peers)": RUN,
+        "study = coterie.compare(": RUN,
         "swept = coterie.sweep(": RUN,
     },
     "docs/watching.md": {
