@@ -216,7 +216,7 @@ def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
         script.append(f"echo '=== block {number} of {name(page)}'")
         script.append(block.text if how[block.first] == RUN else interrupted(block.text))
     if program:
-        script.append(f".venv/bin/python - <<'=== program'\n{program}=== program")
+        script.append(f"{checkout}/.venv/bin/python - <<'=== program'\n{program}=== program")
     output = play("\n".join(script), checkout)
     assert "Traceback" not in output, output
 
