@@ -227,27 +227,17 @@ def contribution(
     """Compute the worth of each peer's letters for each peer of a finished simulation.
 
     The experiment is executed again without the letters of some peers. Finished runs are reused,
-    stopped ones are continued. The result is worth.csv, a row per recipient and sender;
+    stopped ones are continued.
+
+    `run` is a result of `run` or `load`, or a run directory, whose code
+    `parts` names as in `load`; `orders` is the number of random orders of the senders for Shapley
+    values, even, 0 for leave-one-out only; the values are exact if all coalitions are no more runs;
+    `workers` as in `compare`.
+
+    The result is worth.csv, a row per recipient and sender;
     `leave_one_out` and `shapley` are positive where letters improve the recipient's `measure`.
-
-    Parameters
-    ----------
-    run : Run or str or Path
-        Result of `run` or `load`, or a run directory from any source.
-    orders : int
-        Number of random orders of the senders for Shapley values, even; 0: leave-one-out only. The
-        values are exact if all coalitions are no more runs.
-    workers : int
-        As in `compare`.
-    parts : Sequence of Any
-        As in `load`; a `Run` of this process knows its own.
-
-    Raises
-    ------
-    ConfigError, DataError, ResultsError
-        If the worth of this run cannot be computed; nothing was started.
-    SweepError
-        If a run failed; the cause is its error.
+    ConfigError, DataError, ResultsError: the worth of this run cannot be computed; nothing was
+    started. SweepError: a run failed; the cause is its error.
 
     Examples
     --------
@@ -278,7 +268,7 @@ def _flat(
     if data is not None and not isinstance(data, str) and not callable(data):
         first = data[0] if isinstance(data, tuple) and data else data
         called = "peers_data" if isinstance(data, list) else type(first).__name__
-        more |= {"dataset": plugins.register("dataset", called, lambda: data, _IN_DATA)}
+        more = {**more, "dataset": plugins.register("dataset", called, lambda: data, _IN_DATA)}
     chosen: dict[str, Any] = flatten(keys or {}) | of_keywords(more)
     if isinstance(data, list):
         chosen.setdefault("peers", len(data))
@@ -335,35 +325,13 @@ def reproduce(
     workers: int = 1,
     out: str | Path = "runs/reproduce",
 ) -> Reproduction:
-    """Make a table or figure of a paper and judge the paper's claims about it.
+    """Make a table or figure of a paper, "paper/figure", and judge the paper's claims about it.
 
-    Finished runs are reused, stopped ones are continued.
-
-    Parameters
-    ----------
-    name : str
-        "paper/figure"; `coterie reproduce --list` shows every one.
-    size : {"small", "paper"}
-        "small" runs offline in minutes, "paper" is the paper's size.
-    seeds : int, optional
-        Number of seeds; by default as many as the figure says.
-    workers : int
-        Maximum number of parallel runs; with 1 all take place in this process.
-    out : path
-        Directory of all reproductions.
-
-    Returns
-    -------
-    Reproduction
-        Its `verdicts` say of each claim whether it holds; `directory` has page.html,
-        results.csv, seeds.csv and claims.json.
-
-    Raises
-    ------
-    ConfigError, DataError
-        There is no such figure, or data or a GPU are missing. Nothing was started.
-    RunError
-        A run failed.
+    Finished runs are reused, stopped ones are continued. `size` is "small", which runs offline in
+    minutes, or "paper"; `seeds` None: as many as the figure says; `workers` as in `compare`. The
+    result's `verdicts` say of each claim whether it holds; its `directory` has page.html,
+    results.csv, seeds.csv and claims.json. ConfigError, DataError: there is no such figure, or data
+    or a GPU are missing; nothing was started. RunError: a run failed.
 
     Examples
     --------

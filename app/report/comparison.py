@@ -286,6 +286,8 @@ def as_latex(compared: Comparison) -> str:
     rounds = units.plural(run.settings.num_server_rounds, "round")
     notes = {
         f"{heading(table.rows)}, {words.peers(run)}, {rounds}": True,
+        f"In each round {run.settings.schedule_fraction:.0%} of the peers take part":
+            run.settings.schedule_kind == "sample",
         f"Mean ± standard deviation over seeds {seeds}": compared.has_several,
         f"Seed {seeds}": not compared.has_several,
         "Bold: best mean, and means not significantly worse (paired test over seeds and peers)":

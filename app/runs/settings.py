@@ -34,6 +34,7 @@ class RunSettings:
     data_dir: str
     keep_models: str
     schedule_kind: str
+    schedule_fraction: float
     topology: str
     topology_degree: int
     defence_rule: str

@@ -228,7 +228,7 @@ def test_arrays_that_make_no_problem(data: list[Any], message: str, tmp_path: Pa
 def test_data_of_this_process_are_divided_or_one_for_each_peer(
     data: Any, name: str, peers: int, tmp_path: Path
 ) -> None:
-    keys = {} if peers == 3 else {"peers": peers, "partition__kind": "iid"}
+    keys: dict[str, Any] = {} if peers == 3 else {"peers": peers, "partition__kind": "iid"}
     run = coterie.run(dataset=data, method="local", out=tmp_path, **QUICK, **keys)
     assert (run.config["dataset"], len(run.names)) == (name, peers)
 

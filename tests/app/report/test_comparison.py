@@ -41,12 +41,12 @@ def near(values: Values, expected: Values) -> bool:
 
 
 def made(
-    directory: Path, method: str, seed: int, accuracy: Final, loss: Final | None = None
+    directory: Path, method: str, seed: int, accuracy: Final, loss: Final | None = None, **more: Any
 ) -> Run:
     """Return a run whose peers start with accuracy 0.1 and end with these values."""
     run = directory / f"{method}-{seed}"
     run.mkdir(parents=True)
-    write_config(run, {"method": method, "peers": len(accuracy), "seed": seed})
+    write_config(run, {"method": method, "peers": len(accuracy), "seed": seed, **more})
     losses = loss if loss is not None else [1.0] * len(accuracy)
     write_metrics(
         run,
@@ -482,6 +482,11 @@ def test_a_caption_explains_what_the_table_has_and_nothing_else(tmp_path: Path) 
     assert r"learning-rate 0.1$^\dagger$, sampling a" in text
     one = Comparison(Table.of_runs({"a": [made(tmp_path / "one", "a", 4, [0.5, 0.7])]}))
     assert caption_of(one).endswith("Seed 4.")
+    sampled = made(
+        tmp_path / "sampled", "a", 4, [0.5], schedule={"kind": "sample", "fraction": 0.5}
+    )
+    with_sampling = caption_of(Comparison(Table.of_runs({"a": [sampled]})))
+    assert r"In each round 50\% of the peers take part. " in with_sampling
     comments = [line for line in text.splitlines() if line.startswith("% ")]
     assert comments[0] == r"% \usepackage{booktabs}"
     assert comments[1] == f"% accuracy %: {COLUMN['accuracy'].about}"
