@@ -227,15 +227,13 @@ def contribution(
     """Compute the worth of each peer's letters for each peer of a finished simulation.
 
     The experiment is executed again without the letters of some peers. Finished runs are reused,
-    stopped ones are continued.
-
-    `run` is a result of `run` or `load`, or a run directory, whose code
-    `parts` names as in `load`; `orders` is the number of random orders of the senders for Shapley
-    values, even, 0 for leave-one-out only; the values are exact if all coalitions are no more runs;
-    `workers` as in `compare`.
-
-    The result is worth.csv, a row per recipient and sender;
+    stopped ones are continued. The result is worth.csv, a row per recipient and sender;
     `leave_one_out` and `shapley` are positive where letters improve the recipient's `measure`.
+
+    `orders` is the number of random orders of the senders for Shapley values, an even number; with
+    0 there is leave-one-out only. The values are exact if all coalitions are no more runs.
+    `workers` is as in `compare`, `parts` as in `load`; a `Run` of this process knows its own.
+
     ConfigError, DataError, ResultsError: the worth of this run cannot be computed; nothing was
     started. SweepError: a run failed; the cause is its error.
 
