@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -311,8 +312,8 @@ def _placed(config: Config) -> Config:
 
 
 def _console() -> Console:
-    """Return a console that prints the command's output on stderr; lines in a notebook, too."""
-    return Terminal(stderr=True, force_jupyter=False)
+    """Return a console that prints the command's output on stderr; in a notebook below the cell."""
+    return Terminal(stderr="ipykernel" not in sys.modules, force_jupyter=False)
 
 
 def reproduce(
