@@ -89,6 +89,8 @@ def __getattr__(name: str) -> Any:
     """Load a name on first access: a plugin on a node needs neither pandas nor reports."""
     if name == "__version__":
         return import_module("importlib.metadata").version("coterie")
+    if name == "worth":
+        raise import_module("coterie.errors").Error("coterie.worth is now coterie.contribution")
     if name in ("Method", "Grid"):  # of version 0.1
         raise import_module("coterie.errors").Error(
             f"coterie.{name} is gone, as a method is one class: class Mine(coterie.Rule, "
@@ -96,6 +98,8 @@ def __getattr__(name: str) -> Any:
             'coterie.option(0.5, "Share of the way.", low=0, high=1), and update(self, s, inbox); '
             'name it "package.module:Mine", see docs/extend.md'
         )
+    if name == "Brokering":
+        raise import_module("coterie.errors").Error("coterie.Brokering is now coterie.ExchangePlan")
     if name not in _PLACE:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
     return getattr(import_module(_PLACE[name]), name)

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.app import private_ray
 from coterie.app.config.config import Config
+from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check, problem_of
 from coterie.app.runners import cluster, machine
 from coterie.app.runners.failures import reported
@@ -130,7 +131,7 @@ def run_all(
     missing = {config.run_dir: config for config in left if not is_finished(config)}
     if not missing:
         return failed
-    if any(map(_has_other_code, missing.values())):
+    if any(_has_other_code(each) for each in missing.values() if any(fingerprints(each.chosen))):
         console.print(
             "earlier runs with the same keys are not used: the code of a part changed, or is in a "
             "script or notebook; a part in a module of its own keeps its runs"
