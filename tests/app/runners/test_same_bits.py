@@ -25,7 +25,7 @@ DIGITS = {"dataset": "digits", **SHARES}
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": DIGITS,
     "lenet": DIGITS,
-    "resnet9": DIGITS,
+    "resnet9": {**DIGITS, "resnet9.width": 8},
     "unet3d": {"dataset": "phantoms", **SHARES, "batch-size": 2},
     "transformer": {"dataset": "text", "text.context": 8},
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.engine import Engine, Fit
-from coterie.clients.models.options import TransformerOptions
+from coterie.clients.models.options import ResNet9Options, TransformerOptions
 from coterie.clients.training import Training
 from tests.clients.methods.test_twins import problem_of
 from tests.kit import engine_of
@@ -18,7 +18,7 @@ TRAINING = Training(batch_size=4, local_steps=2, learning_rate=0.01, momentum=0.
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mlp": (None, (1, 4, 4)),
     "lenet": (None, (3, 8, 8)),
-    "resnet9": (None, (3, 8, 8)),
+    "resnet9": (ResNet9Options(8), (3, 8, 8)),
     "unet3d": (None, (1, 8, 8, 8)),
     "transformer": (TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
 }

@@ -21,6 +21,7 @@ from coterie.clients.models.options import (
     MODELS,
     Gpt2Options,
     MlpOptions,
+    ResNet9Options,
     ResNet18Options,
     TransformerOptions,
 )
@@ -40,7 +41,7 @@ CASES: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "cnn": ("cnn", None, (1, 8, 8)),
     "cnn-mnist": ("cnn-mnist", None, (1, 8, 8)),
     "cnn-128": ("cnn-128", None, (3, 8, 8)),
-    "resnet9": ("resnet9", None, (3, 8, 8)),
+    "resnet9": ("resnet9", ResNet9Options(8), (3, 8, 8)),
     "resnet18": ("resnet18", ResNet18Options("group"), (3, 8, 8)),  # resnet9 has batch norm
     "unet2d": ("unet2d", None, (3, 8, 5)),
     "unet3d": ("unet3d", None, (1, 8, 4, 5)),
