@@ -465,4 +465,4 @@ def test_a_cell_of_the_league_is_of_the_data_that_it_was_measured_on(
         contents.append(Path("league/own.csv").read_text())
     assert contents[0] == contents[1]
     assert contents[1] != contents[2]
-    assert "data changed: a/data.csv, b/data.csv" in capsys.readouterr().out
+    assert "data changed: a/data.csv and b/data.csv" in capsys.readouterr().out
