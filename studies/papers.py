@@ -43,6 +43,8 @@ PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
 METHODS = PLACE.parent / "methods"
 SIZE: Size = "small"
 FILES = ("results.csv", "seeds.csv", "made.json", "figure.svg")
+AT_PAPER = "paper.csv"
+"""Results of a figure at size paper."""
 FRONT = "---\nhide: [toc]\n---"
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
@@ -87,9 +89,7 @@ class Kept:
         """Read the results of a figure; None where it was not made."""
         if not (directory / "made.json").exists():
             return None
-        with (directory / "results.csv").open(encoding="utf-8", newline="") as file:
-            lines = {Place(*(line[key] for key in Place._fields)): line
-                     for line in csv.DictReader(file)}  # fmt: skip
+        lines = lines_of(directory / "results.csv")
         made = json.loads((directory / "made.json").read_text(encoding="utf-8"))
         numbers = Numbers.read((directory / "seeds.csv").read_text(encoding="utf-8"))
         return cls(lines, numbers, made, (directory / "figure.svg").exists())
@@ -111,16 +111,25 @@ class Judged(NamedTuple):
         return bool(self.verdict.quote) and not NUMBERS.match(self.verdict.quote)
 
 
+def lines_of(path: Path) -> dict[Place, Mapping[str, str]]:
+    """Return the lines of a results.csv."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {Place(*(line[key] for key in Place._fields)): line for line in csv.DictReader(file)}
+
+
 def copy(runs: Path) -> None:
     """Copy the results of every figure that was made in `runs`."""
     for paper in figures.names():
         for name in figures.read(paper).figures:
             made, kept = runs / SIZE / paper / name, PLACE / paper / name
+            whole = runs / "paper" / paper / name / "results.csv"
+            if whole.exists():
+                shutil.copyfile(whole, kept / AT_PAPER)
             if not (made / "made.json").exists():
                 continue
-            shutil.rmtree(kept, ignore_errors=True)
-            kept.mkdir(parents=True)
+            kept.mkdir(parents=True, exist_ok=True)
             for file in FILES:
+                (kept / file).unlink(missing_ok=True)
                 if (made / file).exists():
                     shutil.copyfile(made / file, kept / file)
 
@@ -411,7 +420,8 @@ def section(
     if figure.missing:
         yield f"{where}. Not reproduced: {figure.missing}."
         return
-    yield f"{where}. {needs(figure)}".strip()
+    whole = PLACE / paper.name / figure.name / AT_PAPER
+    yield f"{where}. {needs(figure, is_run=whole.exists())}".strip()
     if kept is None:
         yield "Not made at size small."
         yield from tables(figure, {}, seen)
@@ -422,6 +432,10 @@ def section(
     if kept.drawing:
         yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
     yield from tables(figure, kept.lines, seen)
+    if whole.exists():
+        seeds = ", ".join(map(str, figure.seeds_at("paper")))
+        yield f"`coterie reproduce {paper.name}/{figure.name} --size paper`, seed {seeds}:"
+        yield from tables(figure, lines_of(whole), set())
     if figure.claims:
         yield bullets(comparisons(paper, each) for each in kept.verdicts(figure))
     if figure.differs:
@@ -440,8 +454,8 @@ def comparisons(paper: Paper, verdict: Verdict) -> str:
     return f"{head} <details><summary>comparisons</summary>{folded}</details>"
 
 
-def needs(figure: Figure) -> str:
-    """Return what size paper needs."""
+def needs(figure: Figure, *, is_run: bool) -> str:
+    """Return what size paper needs, and whether it was run."""
     if not figure.exists("paper") or figure.form == "drawn":
         return ""
     time = [f"{figure.hours:g} hours"] if figure.hours else []
@@ -454,7 +468,8 @@ def needs(figure: Figure) -> str:
         and all(row.overrides("paper") == row.overrides(SIZE) for row in figure.rows)
     ]  # fmt: skip
     but = f", except {', '.join(same)}: this panel has the paper's size below" if same else ""
-    return f"Size paper needs {listed}; it was not run{but}." if listed else ""
+    was = "its numbers stand below" if is_run else f"it was not run{but}"
+    return f"Size paper needs {listed}; {was}." if listed else ""
 
 
 def tables(
