@@ -1,9 +1,9 @@
 """Pages of the papers: docs/papers, made from the results of `coterie reproduce`.
 
-`python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
-small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
-from the results there: claims are judged from seeds.csv, without runs. Without RUNS it only
-rewrites the pages.
+`python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce; of size
+paper the numbers only) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and
+docs/papers/index.md from the results there: claims are judged from seeds.csv, without runs. Without
+RUNS it only rewrites the pages.
 """
 
 from __future__ import annotations
@@ -123,15 +123,14 @@ def copy(runs: Path) -> None:
         for name in figures.read(paper).figures:
             made, kept = runs / SIZE / paper / name, PLACE / paper / name
             whole = runs / "paper" / paper / name / "results.csv"
-            if whole.exists():
+            if (made / "made.json").exists():
+                kept.mkdir(parents=True, exist_ok=True)
+                for file in FILES:
+                    (kept / file).unlink(missing_ok=True)
+                    if (made / file).exists():
+                        shutil.copyfile(made / file, kept / file)
+            if whole.exists() and kept.exists():  # it stands below the numbers of size small
                 shutil.copyfile(whole, kept / AT_PAPER)
-            if not (made / "made.json").exists():
-                continue
-            kept.mkdir(parents=True, exist_ok=True)
-            for file in FILES:
-                (kept / file).unlink(missing_ok=True)
-                if (made / file).exists():
-                    shutil.copyfile(made / file, kept / file)
 
 
 def results(paper: Paper) -> dict[str, Kept | None]:

@@ -114,8 +114,8 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
             text += f" on average; {worst}"
         text += f". {rare}" * bool(rare)
         if without := unjudged(run):
-            is_counted = len(quality.too_few_rows(run)) == run.peers
-            text += f". {'No peer can be judged' if is_counted else 'Not counted'}: {without}"
+            is_everybody = len(quality.too_few_rows(run)) == run.peers
+            text += f". {'No peer can be judged' if is_everybody else 'Not counted'}: {without}"
         if diverged:
             text += f". {lost}; the last finite model counts"
     if idle := summary.get("untrained_peers"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,3 +137,22 @@ def test_numbers_per_seed_have_the_means_of_the_tables(name: str) -> None:
 
 def test_the_front_page_is_up_to_date() -> None:
     assert (papers.PLACE / "index.md").read_text(encoding="utf-8") == papers.index()
+
+
+def test_numbers_at_the_papers_size_are_kept_beside_the_small_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "docs"
+    shutil.copytree(papers.PLACE / "wga", place / "wga")
+    (place / "wga" / "figure-2" / papers.AT_PAPER).unlink()
+    monkeypatch.setattr(papers, "PLACE", place)
+    paper = figures.read("wga")
+    assert "it was not run" in papers.needs(paper.figures["figure-2"], is_run=False)
+    assert "--size paper" not in papers.page(paper)
+    made = tmp_path / "runs" / "paper" / "wga" / "figure-2"
+    made.mkdir(parents=True)
+    text = (place / "wga" / "figure-2" / "results.csv").read_text("utf-8")
+    (made / "results.csv").write_text(text.replace("0.0249246", "0.0024785"), encoding="utf-8")
+    papers.copy(tmp_path / "runs")
+    after = papers.page(paper)
+    assert after.index("0.02492 ±") < after.index("figure-2 --size paper") < after.index("0.002479")
