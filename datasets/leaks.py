@@ -71,11 +71,12 @@ def signs(
     alone_p, plain = _alone(files), []
     for c, column in enumerate(columns):
         values_p = [file.cells[:, c] for file in files.values()]
-        pooled_n, alike = np.concatenate([*values_p, []]), _alike(column, values_p)
+        pooled_n = np.concatenate([*values_p, []])
+        spelled = alike(column.name, column.categories, values_p)
         for peer, file in files.items():
             pattern = pattern_of(file.cells[: file.first, c], column, pooled_n)
             alone = float(alone_p[peer][c])
-            result[peer, column.name] = alone, finding(column.name, pattern, alone) or alike
+            result[peer, column.name] = alone, finding(column.name, pattern, alone) or spelled
             plain += [c] if pattern else []
     kept_p = {p: np.delete(f.cells, plain, axis=1) if plain else f.cells for p, f in files.items()}
     shared_p = [np.zeros(len(cells), dtype=np.bool_) for cells in kept_p.values()]
@@ -105,15 +106,14 @@ def finding(name: str, pattern: str, alone: float = 0.0) -> str:
     return f"{name or 'the column without a name'} {does}: {remedy}"
 
 
-def _alike(column: Column, values_p: Sequence[Floats]) -> str:
-    """Return the finding of categories that may mean the same; empty without one."""
+def alike(name: str, categories: Sequence[str], values_p: Sequence[Floats] = ()) -> str:
+    """Return the finding of categories or classes that may mean the same; empty without one."""
     names_p = [
-        {column.categories[int(code)] for code in np.unique(values_n[~np.isnan(values_n)])}
-        for values_n in (values_p if column.categories else ())
+        {categories[int(code)] for code in np.unique(values_n[~np.isnan(values_n)])}
+        for values_n in (values_p if categories else ())
     ]
-    groups = "; ".join(map(", ".join, spelled_alike(column.categories, names_p)))
-    text = f"{column.name}: did you mean one value by {groups}? Write it alike everywhere"
-    return text if groups else ""
+    groups = "; ".join(map(", ".join, spelled_alike(categories, names_p)))
+    return f"{name}: did you mean one value by {groups}? Write it alike everywhere" * bool(groups)
 
 
 def _of_rows(cells: Floats, is_test_n: Bools | None) -> list[str]:

@@ -145,6 +145,9 @@ def survey_files(
     if len(features) < len(columns):
         files = {p: replace(file, cells=file.cells[:, features]) for p, file in files.items()}
     signs = leaks.signs(files, [columns[c] for c in features])
+    for column in (column for column in columns if column.name == label):
+        text = leaks.alike(column.name, column.categories)
+        signs |= {(peer, column.name): (np.nan, text) for peer in files}
     for k, each in enumerate(qualities):
         alone, leak = signs.pop((each.peer, each.column), (np.nan, ""))
         qualities[k] = replace(each, alone=alone, leak=leak)

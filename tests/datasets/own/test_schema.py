@@ -18,6 +18,7 @@ from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+import coterie
 from coterie.app.cli.main import main
 from coterie.datasets.own.cells import open_table
 from coterie.datasets.own.institutions import RefusedError
@@ -446,3 +447,21 @@ def test_numbers_of_a_model_file_are_numbers() -> None:
     for value in ([1.5, True], [True], ["1"], [[1], [1, 2]], [float("nan")], None):
         with pytest.raises(ValueError, match="mean"):
             numbers(value, "mean")
+
+
+@pytest.mark.parametrize("classes", [("no", "No"), ("no", "yes")])
+def test_classes_that_are_spelled_alike_are_named(
+    classes: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the draft, and by each run; on arrays, too."""
+    rows = [f"{i % 7},{classes[i % 2]}" for i in range(60)]
+    files = [tables(tmp_path / f"{k}", ["x,ill", *rows]) / "train.csv" for k in range(2)]
+    out = str(tmp_path / "schema.toml")
+    assert main(["schema", *map(str, files), "--out", out, "--label", "ill"]) == 0
+    x, y = np.arange(60.0)[:, None] % 7, np.resize(classes, 60)
+    coterie.run(
+        peers_data=[{"x": x, "y": y}] * 2, method="local", num_server_rounds=1, out=tmp_path
+    )
+    printed, asked = "".join(capsys.readouterr()), "did you mean one value by No, no?"
+    for start in (f"{', '.join(map(str, files))}: ill: ", "data quality: classes: "):
+        assert (f"{start}{asked}" in printed) == (classes == ("no", "No"))
