@@ -33,6 +33,7 @@ from coterie.datasets.own.institutions import (
     make_holding,
     natural,
     showing_entries,
+    unread,
     words,
 )
 from coterie.datasets.partition.options import Partition, held_out
@@ -326,7 +327,8 @@ def load_arrays(
             data.append(_read(path, options) | {"name": path.stem})
         files_p.append(reads.files(data_dir))
     problem = problem_of_arrays(_NAME, data, Partition(validation=options.validation), peers, seed)
-    return replace(problem, validation_key=f"{_NAME}.validation", files=tuple(files_p))
+    key, left_out = f"{_NAME}.validation", unread(data_dir, [*map(Path.absolute, files)])
+    return replace(problem, validation_key=key, files=tuple(files_p), left_out=left_out)
 
 
 @remembered(2)
@@ -339,7 +341,8 @@ def load_own_arrays(peer: int, peers: int, seed: int, data_dir: Path, options: A
     with recorded() as reads:
         data = [_read(files[0], options)]
     problem = problem_of_node(_NAME, data, peer, peers, seed)
-    return replace(problem, files=(reads.files(data_dir),) * peers)
+    files_p = (reads.files(data_dir),) * peers
+    return replace(problem, files=files_p, left_out=unread(data_dir, reads))
 
 
 def _read(path: Path, options: ArraysOptions) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class Problem:
     """SHA-256 by name of each file that a peer's data were read from; empty if there is none."""
     accounts: tuple[Account | None, ...] = ()
     """Account of each peer's files, if it has images; empty if no data set counts files."""
+    left_out: tuple[str, ...] = ()
+    """Rows and files of institutions that are not used, in words, for their own eyes."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -131,7 +131,8 @@ class InstitutionNode(Node):
         policy, self._gate = self._policy, None
         if policy is not None and policy.clearance.action != "none":
             self._gate = Gate(policy, self._config, self._directory, self.peers[0])
-        self._files = account.lines(account.named(problem.accounts, problem.names))
+        accounts = account.lines(account.named(problem.accounts, problem.names))
+        self._files = *accounts, *problem.left_out
         if self._policy is not None and len(self.peers) < self._config.peers:
             # one or two letters from each neighbour
             degree = int(self._strategy.topology[list(self.peers)].sum(axis=1).max())

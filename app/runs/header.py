@@ -54,7 +54,8 @@ def division(config: Config, problem: Problem) -> str:
 
 def data_quality(problem: Problem, console: Console) -> None:
     """Print accounts of images, peers of one class, and the most severe problems of the columns."""
-    for line in account.lines(account.named(problem.accounts, problem.names)):
+    of_files = account.lines(account.named(problem.accounts, problem.names))
+    for line in (*of_files, *problem.left_out):
         console.print(line, soft_wrap=True, markup=False)
     for peer, finding in quality.one_class_in(problem).items():
         name = problem.names[peer] if problem.names else f"peer {peer}"
@@ -77,16 +78,13 @@ def split(problem: Problem) -> Table:
     rows = problem.describe()
     for row in rows[:ROWS]:
         cluster, labels = row["cluster"], row["train"]["labels"]
-        sizes = (_size(row[part]) for part in ("train", "validation", "test"))
+        parts = (row[part] for part in ("train", "validation", "test"))
+        sizes = (f"{p['size']}" + (f" ({p['groups']})" if "groups" in p else "") for p in parts)
         counts = "-" if labels is None else " ".join(map(str, labels))
         table.add_row(row["name"], "-" if cluster is None else str(cluster), *sizes, counts)
     if len(rows) > ROWS:
         table.add_row("...", "", "", "", "", f"{len(rows)} peers in all")
     return table
-
-
-def _size(part: Mapping[str, Any]) -> str:
-    return f"{part['size']} ({part['groups']})" if "groups" in part else str(part["size"])
 
 
 class Display:

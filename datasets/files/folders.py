@@ -54,7 +54,7 @@ def files_below(folder: Path, base: Path, *, deep: bool = True) -> tuple[list[Pa
             except (OSError, RuntimeError):  # RuntimeError: a loop of links
                 outside += 1
                 continue
-            hidden = [part for part in path.relative_to(base).parts if _is_hidden(part)]
+            hidden = [part for part in path.relative_to(base).parts if is_hidden(part)]
             if not target.is_relative_to(inside):
                 outside += 1
             elif hidden:
@@ -78,7 +78,8 @@ def _refuse(error: OSError) -> None:
         raise DataError(f"a folder of this peer's data-dir cannot be read ({error.strerror})")
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is hidden, or an operating system's."""
     return name.startswith(".") or name.casefold() in _SYSTEM
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from coterie.datasets.account import Account
 from coterie.datasets.files.fingerprint import record, recorded, remembered
+from coterie.datasets.files.folders import is_hidden
 from coterie.datasets.partition.options import Partition, held_out
 from coterie.datasets.preprocessing import (
     IS_MISSING,
@@ -55,6 +56,7 @@ class Holding:
     own_test: bool = False  # no seed draws the test rows: the institution, or time, divides them
     groups: Ints | None = None  # group of each row, such as a patient, (N,), numbered from 0
     account: Account | None = None  # files and properties of images
+    left_out: str = ""  # rows that are not used, in words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +128,15 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 f"data-dir {data_dir} has {len(folders)} folders, but peers = {peers}: each peer "
                 "needs one"
             )
-        read_p, files_p = [], []
+        read_p, files_p, seen = [], [], set[Path]()
         for peer, folder in enumerate(folders):
             with showing_entries(folder.name), recorded() as reads:
                 if folder.is_symlink():
                     record(folder)  # which the walk of data_dir left out
                 read_p.append(read(folder, options, seed, peer))
             files_p.append(reads.files(data_dir))
-        expected = read_p[0][0]
+            seen.update(reads)
+        expected, first = read_p[0]
         for folder, (requirements, _) in zip(folders, read_p, strict=True):
             known, others = ({c.name for c in each.columns} for each in (expected, requirements))
             if differing := sorted(known ^ others):
@@ -145,7 +148,9 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
         problem = join_holdings(expected, holdings, peers)
         names = tuple(folder.name for folder in folders)
-        return replace(problem, names=names, files=tuple(files_p))
+        rows = [f"{names[p]}: {h.left_out}" for p, h in holdings.items() if h.left_out]
+        left_out = *rows, *(() if first.account else unread(data_dir, seen))
+        return replace(problem, names=names, files=tuple(files_p), left_out=left_out)
 
     return load
 
@@ -161,7 +166,9 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
         with logging_entries(), recorded() as reads:
             expected, holding = read(data_dir, options, seed, peer)
         problem = join_holdings(expected, {peer: holding}, peers)
-        return replace(problem, files=(reads.files(data_dir),) * peers)
+        rest = () if holding.account else unread(data_dir, reads)
+        left_out = *filter(None, [holding.left_out]), *rest
+        return replace(problem, files=(reads.files(data_dir),) * peers, left_out=left_out)
 
     return load
 
@@ -368,6 +375,16 @@ class RefusedError(DataError):
     def __init__(self, message: str, entries: Iterable[str]) -> None:
         super().__init__(message)
         self.entries = list(entries)
+
+
+def unread(folder: Path, read: Collection[Path]) -> tuple[str, ...]:
+    """Return a line that names files below a folder that were not read, if there are any."""
+    base = folder.absolute()
+    below = (path for path in base.rglob("*") if path.suffix not in (".md", ".toml"))
+    names = [path.relative_to(base) for path in below if path.is_file() and path not in read]
+    rest = sorted(name.as_posix() for name in names if not any(map(is_hidden, name.parts)))
+    line = f"{len(rest)} not read in data-dir: {listed(rest)}; rename or merge files of the data"
+    return (line,) if rest else ()
 
 
 def listed(entries: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ columns may be categories and dates too, and cells are checked.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from coterie.datasets.own.institutions import (  # fmt: skip
     HeldOptions,
     Holding,
     RefusedError,
+    listed,
     make_holding,
     words,
 )
@@ -36,7 +36,6 @@ from coterie.ranges import option
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger("coterie.data")
 _SHOWN = 3
 _NOT_NUMERIC = (
     "write numbers like 1007.5, without thousands separators, commas or units; name marks of "
@@ -181,11 +180,12 @@ def read_table(
         schema=digest(described) if described else "",
     )
     parts, groups, times = {}, dict[str, npt.NDArray[Any]](), dict[str, npt.NDArray[Any]]()
+    left_out = list[str]()
     for name, table in tables.items():
         path, errors = files[name] or folder, Errors()
         group_n = cells.read_groups(table, group, path, errors)
         time_n = cells.read_times(table, time, path, errors)
-        inputs, targets, kept = _read_part(table, path, expected, labels, options, errors)
+        inputs, targets, kept = _read_part(table, path, expected, labels, options, errors, left_out)
         parts[name] = inputs, targets
         groups |= {} if group_n is None else {name: group_n[kept]}
         times |= {} if time_n is None else {name: time_n[kept]}
@@ -195,10 +195,11 @@ def read_table(
                 f'table.split = "time": {early} rows of {after} are not later than all of '
                 f"{before}: move them, or leave table.split out"
             )
-    return expected, make_holding(
+    holding = make_holding(
         expected, parts, options, seed, peer,
         by_class=options.split != "plain", groups=groups or None, times=times.get("train"),
     )  # fmt: skip
+    return expected, replace(holding, left_out="; ".join(left_out))
 
 
 def _outcome(schema: Schema, options: TableOptions) -> tuple[Task, Sequence[str], Sequence[Column]]:
@@ -274,8 +275,9 @@ def _read_part(
     labels: Sequence[Column],
     options: TableOptions,
     marked: Errors,
+    left_out: list[str],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read inputs and targets of a table, and the rows that are not left out."""
+    """Read inputs and targets of a table, and which rows they are; name the others."""
     # `marked` are rows with errors in other columns.
     columns, first = (*expected.columns, *labels), len(expected.columns)
     cells.require(table, [column.name for column in columns], path)
@@ -287,16 +289,15 @@ def _read_part(
     needed = 0 if options.missing == "refuse" else first
     cells.add_missing(table, values[:, needed:], columns[needed:], errors)
     if errors:
-        entries = cells.named(errors, path)
+        entries, what = cells.named(errors, path), f"{len(errors)} of {len(values)} rows"
         if options.bad_rows == "refuse":
             causes = "; ".join(_causes(errors, columns[:first], labels[0]))
             raise RefusedError(
-                f"table: {len(errors)} of {len(values)} rows of {path.name} cannot be used: "
-                f'{causes}; table.bad-rows = "leave-out" skips them',
+                f"table: {what} of {path.name} cannot be used: {causes}; "
+                'table.bad-rows = "leave-out" skips them',
                 entries,
             )
-        for entry in entries:
-            _log.warning("left out: %s", entry)
+        left_out.append(f"{what} left out: {listed(entries)}")
         values = np.delete(values, sorted(errors), axis=0)
     kept = np.delete(np.arange(table.num_rows), sorted(errors))
     inputs, targets = values[:, :first], values[:, first:]

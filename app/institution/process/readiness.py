@@ -53,7 +53,8 @@ def node_checks(job: Job) -> Iterator[Check]:
     """Yield the checks for any run."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
     yield Check("versions", lambda: versions, disclosed=True)
-    yield Check("policy", lambda: _describe(_policy(job)))
+    in_words = "approval {0.approval}, reports {0.reports.disclosure}"
+    yield Check("policy", lambda: in_words.format(_policy(job)))
     yield Check("keys", lambda: _keys(job))
     yield Check("out", lambda: _out(Path(job.config().out)))
     yield Check("memory", _memory)
@@ -113,10 +114,6 @@ def _policy(job: Job) -> Policy:
     if "policy" not in job.node_config:
         raise StartError('this node has no policy: start it with policy="FILE" in --node-config')
     return read_policy(Path(str(job.node_config["policy"])))
-
-
-def _describe(policy: Policy) -> str:
-    return f"approval {policy.approval}, reports {policy.reports.disclosure}"
 
 
 def _keys(job: Job) -> str:
@@ -186,8 +183,9 @@ def _problem(job: Job) -> Problem:
 
 
 def files(job: Job) -> str:
-    """Return the account of this node's images, for its own terminal only."""
-    return "; ".join(account.lines(account.named(_problem(job).accounts, ())))
+    """Return the account of this node's files, for its own terminal only."""
+    problem = _problem(job)
+    return "; ".join((*account.lines(account.named(problem.accounts, ())), *problem.left_out))
 
 
 def _band(size: int) -> str:

@@ -15,12 +15,14 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+import coterie
 from coterie.app.config.items import read_items
 from coterie.app.runners.local import config_of
 from coterie.datasets.own import cells
 from coterie.datasets.own.image_folder import ImageFolderOptions
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.partition.options import Partition
+from coterie.datasets.per_peer import ArraysOptions
 from coterie.datasets.problem import DataError, Problem
 from coterie.datasets.table import DATASETS
 
@@ -435,3 +437,61 @@ def test_a_recorded_run_without_the_key_keeps_its_plain_split(tmp_path: Path) ->
         assert read_items([str(config)])[1]["table.split"] == split
     config.rename(tmp_path / "preset.toml").write_text(text)
     assert read_items([str(tmp_path / "preset.toml")])[1]["table.split"] == "random"
+
+
+BESIDE = {
+    "data (1).csv": "table", "val.csv": "table", "data.parquet": "table", "2023/data.csv": "table",
+    "x.npy": "arrays", "old/x.npz": "arrays",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
+    """Of one peer, by its node, too; notes, schemas and hidden files are not."""
+    dataset, homes = BESIDE[name], [tmp_path / "alone", tmp_path / "all"]
+    if dataset == "table":
+        options: object = ROWS
+        fills = [lambda: ward(homes[0], 0), *(lambda k=k: ward(homes[1] / k, 1) for k in "ab")]
+        beside = homes[0] / name, homes[1] / "b" / name
+    else:
+        options, arrays = ArraysOptions(), {"x": np.eye(8), "y": np.arange(8) % 2}
+        fills = [lambda at=at: np.savez(at, **arrays) for at in (homes[0] / "a", homes[1] / "a")]
+        fills.append(lambda: np.savez(homes[1] / "b", **arrays))
+        beside = homes[0] / name, homes[1] / name
+    for home in homes:
+        home.mkdir()
+        (home / "README.md").write_text("notes")
+        (home / ".hidden").write_text("")
+    for fill in fills:
+        fill()
+    options = replace(options, classes="0, 1") if dataset == "arrays" else options
+    problems = alone(dataset, homes[0], options, 0), load(dataset, homes[1], options)
+    assert [problem.left_out for problem in problems] == [(), ()]
+    for path in beside:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x,y")
+    problems = alone(dataset, homes[0], options, 0), load(dataset, homes[1], options)
+    for problem, path, home in zip(problems, beside, homes, strict=True):
+        (line,) = problem.left_out
+        assert line.startswith(f"1 not read in data-dir: {path.relative_to(home).as_posix()};")
+
+
+def test_a_comparison_names_what_it_leaves_out_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in "ab":
+        ward(tmp_path / "data" / k, 0)
+    with (tmp_path / "data/b/data.csv").open("a") as file:
+        file.write("11,tall,2.5,no\n")
+    (tmp_path / "data/a/later.csv").write_text("bmi,age,ill\n1,2,no\n")
+    keys = {
+        "dataset": "table", "data-dir": str(tmp_path / "data"), "peers": 2, "model": "linear",
+        "num-server-rounds": 1, "table.columns": "age,bmi", "table.label": "ill",
+        "table.classes": "no,yes", "table.bad-rows": "leave-out",
+    }  # fmt: skip
+    coterie.compare(["local", "fedavg"], None, keys, seeds=2, out=tmp_path)
+    printed = "".join(capsys.readouterr())
+    assert (
+        printed.count("b: 1 of 11 rows left out: data.csv, line 12: bmi 'tall' is not a num") == 1
+    )
+    assert printed.count("1 not read in data-dir: a/later.csv; rename or merge") == 1
