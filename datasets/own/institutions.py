@@ -249,6 +249,7 @@ def make_holding(
     by_class: bool = False,
     groups: Mapping[str, npt.NDArray[Any]] | None = None,
     times: Floats | None = None,
+    left_out: Sequence[str] = (),
 ) -> Holding:
     """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
@@ -292,17 +293,16 @@ def make_holding(
         if not len(rows[name]):
             of_groups = "" if group_n is None else f": all rows are of {group_n.max() + 1} groups"
             raise DataError(f"{expected.name}: this peer has no {name} examples{of_groups}")
-    if left_out := int(ends[-1]) - sum(map(len, rows.values())):
-        _log.warning(
-            "%s: left out %d of %d rows of peer %d: they are as late as the validation or test "
-            "part, and their groups have earlier rows; %s.test = 0.05 would leave out fewer",
-            expected.name, left_out, ends[-1], peer, expected.name,
-        )  # fmt: skip
+    if late := int(ends[-1]) - sum(map(len, rows.values())):
+        why = "they are as late as the validation or test part, and their groups have earlier rows"
+        less = f"{expected.name}.test = 0.05 would leave out fewer"
+        left_out = *left_out, f"{late} of {ends[-1]} rows left out: {why}; {less}"
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
     preprocessing = _fitted(inputs, rows["train"], expected)
     cells = inputs if expected.columns else None
     values = preprocessing.apply(inputs)
-    return Holding(values, targets, rows, preprocessing, cells, own_test, group_n)
+    kept = values, targets, rows, preprocessing, cells, own_test, group_n
+    return Holding(*kept, left_out="; ".join(left_out))
 
 
 def _numbered(groups: Mapping[str, npt.NDArray[Any]], present: Sequence[str], name: str) -> Ints:

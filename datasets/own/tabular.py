@@ -195,11 +195,10 @@ def read_table(
                 f'table.split = "time": {early} rows of {after} are not later than all of '
                 f"{before}: move them, or leave table.split out"
             )
-    holding = make_holding(
-        expected, parts, options, seed, peer,
+    return expected, make_holding(
+        expected, parts, options, seed, peer, left_out=left_out,
         by_class=options.split != "plain", groups=groups or None, times=times.get("train"),
     )  # fmt: skip
-    return expected, replace(holding, left_out="; ".join(left_out))
 
 
 def _outcome(schema: Schema, options: TableOptions) -> tuple[Task, Sequence[str], Sequence[Column]]:

@@ -448,31 +448,30 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
     """Of one peer, by its node, too; notes, schemas and hidden files are not."""
-    dataset, homes = BESIDE[name], [tmp_path / "alone", tmp_path / "all"]
-    if dataset == "table":
-        options: object = ROWS
-        fills = [lambda: ward(homes[0], 0), *(lambda k=k: ward(homes[1] / k, 1) for k in "ab")]
-        beside = homes[0] / name, homes[1] / "b" / name
-    else:
-        options, arrays = ArraysOptions(), {"x": np.eye(8), "y": np.arange(8) % 2}
-        fills = [lambda at=at: np.savez(at, **arrays) for at in (homes[0] / "a", homes[1] / "a")]
-        fills.append(lambda: np.savez(homes[1] / "b", **arrays))
-        beside = homes[0] / name, homes[1] / name
-    for home in homes:
+    own, common = tmp_path / "own", tmp_path / "common"
+    for home in (own, common):
         home.mkdir()
         (home / "README.md").write_text("notes")
         (home / ".hidden").write_text("")
-    for fill in fills:
-        fill()
-    options = replace(options, classes="0, 1") if dataset == "arrays" else options
-    problems = alone(dataset, homes[0], options, 0), load(dataset, homes[1], options)
-    assert [problem.left_out for problem in problems] == [(), ()]
+    options: Any = ROWS
+    beside = [own / name, common / "b" / name]
+    if BESIDE[name] == "table":
+        for folder in (own, common / "a", common / "b"):
+            ward(folder, 0)
+    else:
+        options, beside[1] = ArraysOptions("0, 1"), common / name
+        for path in (own / "a", common / "a", common / "b"):
+            np.savez(path, x=np.eye(8), y=np.arange(8) % 2)
+
+    def both() -> list[tuple[str, ...]]:
+        problems = alone(BESIDE[name], own, options, 0), load(BESIDE[name], common, options)
+        return [problem.left_out for problem in problems]
+
+    assert both() == [(), ()]
     for path in beside:
         path.parent.mkdir(exist_ok=True)
         path.write_text("x,y")
-    problems = alone(dataset, homes[0], options, 0), load(dataset, homes[1], options)
-    for problem, path, home in zip(problems, beside, homes, strict=True):
-        (line,) = problem.left_out
+    for (line,), path, home in zip(both(), beside, (own, common), strict=True):
         assert line.startswith(f"1 not read in data-dir: {path.relative_to(home).as_posix()};")
 
 
