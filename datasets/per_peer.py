@@ -258,7 +258,7 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
         )
         if found == [*range(len(found))] and all(y.dtype.kind in "iu" for y in labels):
             return Expected(name, "classification", len(found))
-        classes = tuple(map(str, found))
+        classes = tuple(dict.fromkeys(map(str, found)))  # 1 at a peer, "1" at another
     return Expected(name, "classification", len(classes), classes=classes)
 
 

@@ -49,3 +49,13 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 def test_every_peer_has_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 files"):
         ROW.load(Partition(), 2, 0, write(tmp_path, one=SOUND), CLASSES)
+
+
+def test_a_number_at_one_peer_and_its_text_at_another_are_one_class(tmp_path: Path) -> None:
+    write(tmp_path, north=SOUND, south=SOUND | {"y": SOUND["y"].astype(str)})
+    problem = ROW.load(Partition(), 2, 0, tmp_path, ArraysOptions())
+    assert (problem.classes, problem.outputs) == (("0", "1"), 2)
+    same = (
+        np.concatenate([part.targets[p] for part in (problem.train, problem.test)]) for p in (0, 1)
+    )
+    assert np.array_equal(*map(np.bincount, same))
