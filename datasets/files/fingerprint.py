@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import tempfile
 import zipfile
@@ -24,7 +23,6 @@ import numpy.typing as npt
 
 from coterie.datasets.problem import DataError
 
-_log = logging.getLogger("coterie.data")
 P = ParamSpec("P")
 T = TypeVar("T")
 _NAMES = "names "
@@ -99,19 +97,16 @@ def _digest_at(path: Path) -> str:
 
 def _names_below(folder: Path) -> Iterator[str]:
     """Yield all names below a folder, each folder once; links that lead out are not followed."""
-    walked, outside, base = set[str](), 0, os.path.realpath(folder)
+    walked, base = set[str](), os.path.realpath(folder)
     for at, folders, files in os.walk(folder, followlinks=True):
         real = os.path.realpath(at)
         if not Path(real).is_relative_to(base):
-            outside += 1
             folders.clear()
             continue
         yield from (os.path.join(at, name) for name in (*folders, *files))
         if real in walked:
             folders.clear()
         walked.add(real)
-    if outside:
-        _log.warning("%s: %d links lead to other folders, and are left out", folder.name, outside)
 
 
 def of_json(value: object) -> str:

@@ -149,7 +149,8 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         problem = join_holdings(expected, holdings, peers)
         names = tuple(folder.name for folder in folders)
         rows = [f"{names[p]}: {h.left_out}" for p, h in holdings.items() if h.left_out]
-        left_out = *rows, *(() if first.account else unread(data_dir, seen))
+        linked = [folder.absolute() for folder in folders if folder.is_symlink()]
+        left_out = *rows, *(() if first.account else unread(data_dir, seen, linked))
         return replace(problem, names=names, files=tuple(files_p), left_out=left_out)
 
     return load
@@ -377,11 +378,13 @@ class RefusedError(DataError):
         self.entries = list(entries)
 
 
-def unread(folder: Path, read: Collection[Path]) -> tuple[str, ...]:
+def unread(folder: Path, read: Collection[Path], linked: Sequence[Path] = ()) -> tuple[str, ...]:
     """Return a line that names files below a folder that were not read, if there are any."""
-    base = folder.absolute()
-    below = (path for path in base.rglob("*") if path.suffix not in (".md", ".toml"))
-    names = [path.relative_to(base) for path in below if path.is_file() and path not in read]
+    # A link to another folder counts as a file, unless it is among the `linked` ones.
+    base, known = folder.absolute(), {*read, *linked}
+    below = (path for each in (base, *linked) for path in each.rglob("*") if path not in known)
+    files = (path for path in below if path.is_file() or path.is_symlink())
+    names = [path.relative_to(base) for path in files if path.suffix not in (".md", ".toml")]
     rest = sorted(name.as_posix() for name in names if not any(map(is_hidden, name.parts)))
     line = f"{len(rest)} not read in data-dir: {listed(rest)}; rename or merge files of the data"
     return (line,) if rest else ()

@@ -55,7 +55,6 @@ def test_a_number_at_one_peer_and_its_text_at_another_are_one_class(tmp_path: Pa
     write(tmp_path, north=SOUND, south=SOUND | {"y": SOUND["y"].astype(str)})
     problem = ROW.load(Partition(), 2, 0, tmp_path, ArraysOptions())
     assert (problem.classes, problem.outputs) == (("0", "1"), 2)
-    same = (
-        np.concatenate([part.targets[p] for part in (problem.train, problem.test)]) for p in (0, 1)
-    )
-    assert np.array_equal(*map(np.bincount, same))
+    parts = problem.train, problem.test
+    north, south = (np.concatenate([part.targets[peer] for part in parts]) for peer in (0, 1))
+    assert np.array_equal(np.bincount(north), np.bincount(south))

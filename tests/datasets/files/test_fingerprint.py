@@ -71,9 +71,7 @@ def test_names_missing_files_and_inner_loaders_count(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
-def test_links_out_of_a_folder_are_not_followed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_links_out_of_a_folder_are_not_followed(tmp_path: Path) -> None:
     inside, outside = tmp_path / "data", tmp_path / "disk"
     for folder in (inside / "a", outside):
         folder.mkdir(parents=True)
@@ -82,7 +80,6 @@ def test_links_out_of_a_folder_are_not_followed(
     (inside / "again").symlink_to(inside / "a")
     with recorded() as reads:
         record(inside)
-    assert "data: 2 links lead to other folders" in caplog.text
     (outside / "new").touch()
     assert reads.hold()
     (inside / "a" / "new").touch()

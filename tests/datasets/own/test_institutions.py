@@ -475,6 +475,20 @@ def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
         assert line.startswith(f"1 not read in data-dir: {path.relative_to(home).as_posix()};")
 
 
+def test_folders_of_peers_may_be_links(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What lies behind other links is neither read nor searched."""
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        ward(tmp_path / "disk" / name, 0)
+        (tmp_path / "data" / name).symlink_to(tmp_path / "disk" / name)
+    assert load("table", tmp_path / "data", ROWS).left_out == ()
+    (tmp_path / "disk" / "b" / "later.csv").touch()
+    (tmp_path / "disk" / "b" / "old").symlink_to(tmp_path)
+    (line,) = load("table", tmp_path / "data", ROWS).left_out
+    assert line.startswith("2 not read in data-dir: b/later.csv and b/old;")
+    assert not caplog.text
+
+
 def test_a_comparison_names_what_it_leaves_out_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
