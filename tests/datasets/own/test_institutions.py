@@ -447,7 +447,7 @@ BESIDE = {
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
-    """Of one peer, by its node, too; notes, schemas and hidden files are not."""
+    """A peer's node names them, too; notes, schemas and hidden files are not named."""
     own, common = tmp_path / "own", tmp_path / "common"
     for home in (own, common):
         home.mkdir()
@@ -476,7 +476,7 @@ def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
 
 
 def test_folders_of_peers_may_be_links(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What lies behind other links is neither read nor searched."""
+    """Other links are neither read nor searched."""
     (tmp_path / "data").mkdir()
     for name in "ab":
         ward(tmp_path / "disk" / name, 0)
