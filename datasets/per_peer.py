@@ -10,7 +10,6 @@ are regression targets, or classes where `classes` names them. `group` (N,), wit
 from __future__ import annotations
 
 import io
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -241,13 +240,6 @@ def _expected(name: str, data: Sequence[Arrays], parts_p: Sequence[Parts]) -> Ex
         width = (*widths.pop(), 1)
         if widths or len(width) > 2:
             raise DataError(f"{name}: y must be (N,) or (N, k), the same for all peers")
-        values = np.unique(np.concatenate([y.ravel() for y in labels]))
-        if len(values) > 1 and np.array_equal(values, np.arange(len(values))):
-            warnings.warn(
-                f"{name}: the labels 0 to {len(values) - 1} are floats, so they are regression "
-                "targets: for classes make them int, one-hot ones by argmax",
-                stacklevel=2,
-            )
         return Expected(name, "regression", width[0])
     if any(y.ndim != 1 for y in labels):
         raise DataError(f"{name}: y must be (N,), a class per example")

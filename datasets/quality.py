@@ -135,6 +135,24 @@ def _survey(problem: Problem, for_leaks: bool) -> Sequence[ColumnQuality]:
     return survey_tables({peer: file.cells for peer, file in files.items()}, table.columns)
 
 
+def of_labels(problem: Problem) -> str:
+    """Return the finding of the labels of own data; empty without one."""
+    if problem.task != "regression" or not problem.preprocessing:
+        return leaks.alike("classes", problem.classes if problem.preprocessing else ())
+    parts = problem.train, problem.validation, problem.test
+    return _numbers("labels", *(each.ravel() for part in parts for each in part.targets))
+
+
+def _numbers(name: str, *values_p: Floats) -> str:
+    """Return the finding of numbers to predict that may be meant as classes; empty for others."""
+    known = np.unique(np.concatenate(values_p))
+    known = known[~np.isnan(known)]
+    if len(known) < 2 or (len(known) > 2 and not np.array_equal(known, np.arange(len(known)))):
+        return ""
+    what = f"{known[0]:g} to {known[-1]:g} are regression targets"
+    return f"{name}: {what}; if they are classes, set table.classes (arrays: make y int)"
+
+
 def survey_files(
     files: Mapping[int, leaks.File], columns: Sequence[Column], label: str | None = None
 ) -> list[ColumnQuality]:
@@ -142,12 +160,15 @@ def survey_files(
     # `label` is a column that is no feature.
     features = [c for c, column in enumerate(columns) if column.name != label]
     qualities = survey_tables({peer: file.cells for peer, file in files.items()}, columns)
+    of_label = {}
+    for c in {*range(len(columns))}.difference(features):
+        name, categories = columns[c].name, columns[c].categories
+        values = np.concatenate([file.cells[:, c] for file in files.values()])
+        of_label[name] = leaks.alike(name, categories) if categories else _numbers(name, values)
     if len(features) < len(columns):
         files = {p: replace(file, cells=file.cells[:, features]) for p, file in files.items()}
     signs = leaks.signs(files, [columns[c] for c in features])
-    for column in (column for column in columns if column.name == label):
-        text = leaks.alike(column.name, column.categories)
-        signs |= {(peer, column.name): (np.nan, text) for peer in files}
+    signs |= {(peer, name): (np.nan, text) for peer in files for name, text in of_label.items()}
     for k, each in enumerate(qualities):
         alone, leak = signs.pop((each.peer, each.column), (np.nan, ""))
         qualities[k] = replace(each, alone=alone, leak=leak)

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from coterie.app.runs import quality, units
 from coterie.app.runs.progress import RunState
-from coterie.datasets import account, leaks
-from coterie.datasets.quality import survey, warnings
+from coterie.datasets import account
+from coterie.datasets.quality import of_labels, survey, warnings
 from coterie.strategies.names import display
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def data_quality(problem: Problem, console: Console) -> None:
     for peer, finding in quality.one_class_in(problem).items():
         name = problem.names[peer] if problem.names else f"peer {peer}"
         console.print(f"{name}: {finding}", soft_wrap=True)
-    spelled = leaks.alike("classes", problem.classes) if problem.preprocessing else ""
-    for line in filter(None, (spelled, *warnings(survey(problem), problem.names, problem.name))):
+    of_columns = warnings(survey(problem), problem.names, problem.name)
+    for line in filter(None, (of_labels(problem), *of_columns)):
         console.print(f"data quality: {line}", soft_wrap=True)
 
 

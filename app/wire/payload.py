@@ -99,7 +99,8 @@ class LetterFormat:
             coarse = quantise.unpacked(tensors, self._coarse, self._reduced)
             tensors = {name: tensors[name] for name in self._exact} | coarse
         for name, value in tensors.items():
-            if value.is_floating_point() and not _is_finite(value):
+            # A finite sum shows without a mask that all numbers are finite.
+            if value.is_floating_point() and not (value.sum().isfinite() or value.isfinite().all()):
                 raise PayloadError(f'has numbers in "{name}" that are not finite')
         return tensors
 
@@ -117,11 +118,6 @@ def _format(entries: tuple[tuple[str, TensorKind], ...], precision: Precision) -
 def layout_of(stacks: Mapping[str, Tensor]) -> Layout:
     """Return the layout of one row of stacked tensors (P, ...)."""
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in stacks.items()}
-
-
-def _is_finite(value: Tensor) -> bool:
-    """Return whether all numbers are finite; a finite sum shows it without a mask."""
-    return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
 
 
 def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:

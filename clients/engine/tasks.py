@@ -130,11 +130,6 @@ def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
     return ((2 * overlap + _SMOOTH) / (sizes + _SMOOTH)).mean(dim=2)
 
 
-def _dice_score(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the Dice score of the most probable class of each voxel."""
-    return _dice(_of_voxels(scores.argmax(dim=2), scores.shape[2]).to(scores.dtype), targets)
-
-
 def _squared_error(outputs_ebk: Tensor, targets_ebk: Tensor) -> Tensor:
     return (outputs_ebk - targets_ebk).square().sum(dim=-1)
 
@@ -256,7 +251,8 @@ TASKS = {
     ),
     "segmentation": Task(  # outputs (E, b, k, X, Y, Z)
         lambda o, t: 1 - _dice(o.softmax(dim=2), t),
-        _dice_score,
+        # of the most probable class of each voxel
+        lambda o, t: _dice(_of_voxels(o.argmax(dim=2), o.shape[2]).to(o.dtype), t),
         lambda o: o.softmax(dim=2),
         lambda p, t: 1 - _dice(p, t),
         _of_voxels,

@@ -233,12 +233,6 @@ def test_data_of_this_process_are_divided_or_one_for_each_peer(
     assert (run.config["dataset"], len(run.names)) == (name, peers)
 
 
-def test_whole_numbers_as_float_labels_cause_a_warning(tmp_path: Path) -> None:
-    data = [SOUND | {"y": [0.0, 1.0, 2.0] * 3}] * 2
-    with pytest.warns(UserWarning, match="the labels 0 to 2 are floats, so they are regression"):
-        coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
-
-
 def test_a_dict_in_the_place_of_the_preset() -> None:
     keys: Any = {"method": "fedavg"}
     with pytest.raises(coterie.ConfigError, match=r"comes after the preset.*run\(None, \{"):

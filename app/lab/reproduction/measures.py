@@ -118,10 +118,6 @@ def _smallest_cluster(run: Run, _: SameTrial) -> Floats:
     return np.where(of_n == sizes.argmin(), run.last(), np.nan)
 
 
-def _outside_weight(run: Run, clusters_n: Ints) -> float:
-    return float((run.weights[-1] * (clusters_n[:, None] != clusters_n)).sum(axis=1).mean())
-
-
 def _cluster_gap(run: Run, clusters_n: Ints) -> float:
     accuracy_n = run.last()
     means = [np.nanmean(accuracy_n[clusters_n == c]) for c in np.unique(clusters_n)]
@@ -224,7 +220,8 @@ _FIGURES = (
     _figure("largest_weight", "largest weight, mean over rounds", "high",
             lambda run: float(run.weights[run.weight_rounds > 0].max(axis=2).mean()),
             "Mean over peers and recorded rounds of a peer's largest weight; 1: one-hot."),
-    _of_clusters("outside_weight", "weight of other clusters", "low", _outside_weight,
+    _of_clusters("outside_weight", "weight of other clusters", "low",
+                 lambda run, c_n: float((run.weights[-1] * (c_n[:, None] != c_n)).sum(1).mean()),
                  "Mean over peers of the final weight that goes to peers of other clusters."),
     _column("smallest_cluster", "smallest cluster %", "high",
             about="Mean final accuracy of the peers of the smallest true cluster.",

@@ -449,19 +449,38 @@ def test_numbers_of_a_model_file_are_numbers() -> None:
             numbers(value, "mean")
 
 
-@pytest.mark.parametrize("classes", [("no", "No"), ("no", "yes")])
-def test_classes_that_are_spelled_alike_are_named(
-    classes: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("labels", "finding"),
+    [
+        (["no", "No"], "did you mean one value by No, no? Write it alike everywhere"),
+        (["no", "yes"], ""),
+        ([0.0, 1.0], "0 to 1 are regression targets; if they are classes, set table.classes"),
+        ([1.0, 2.0], "1 to 2 are regression targets; if they are classes, set table.classes"),
+        ([2.0, 1.0, 0.0], "0 to 2 are regression targets; if they are classes"),
+        ([1.0, 2.0, 4.0], ""),
+        ([3.0, 3.0], ""),
+    ],
+)
+def test_labels_that_may_mean_something_else_are_named(
+    labels: list[Any], finding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the draft, and by each run; on arrays, too."""
-    rows = [f"{i % 7},{classes[i % 2]}" for i in range(60)]
-    files = [tables(tmp_path / f"{k}", ["x,ill", *rows]) / "train.csv" for k in range(2)]
-    out = str(tmp_path / "schema.toml")
+    """By the draft, and by a run of arrays or of the table."""
+    y = np.resize(labels, 60)
+    (tmp_path / "data").mkdir()
+    rows = [f"{i % 7},{label}" for i, label in enumerate(y)]
+    files = [tables(tmp_path / f"data/{k}", ["x,ill", *rows]) / "train.csv" for k in range(2)]
+    out = str(tmp_path / "data" / "schema.toml")
     assert main(["schema", *map(str, files), "--out", out, "--label", "ill"]) == 0
-    x, y = np.arange(60.0)[:, None] % 7, np.resize(classes, 60)
-    coterie.run(
-        peers_data=[{"x": x, "y": y}] * 2, method="local", num_server_rounds=1, out=tmp_path
-    )
-    printed, asked = "".join(capsys.readouterr()), "did you mean one value by No, no?"
-    for start in (f"{', '.join(map(str, files))}: ill: ", "data quality: classes: "):
-        assert (f"{start}{asked}" in printed) == (classes == ("no", "No"))
+    keys = {
+        "dataset": "table", "data-dir": str(tmp_path / "data"), "peers": 2, "table.columns": "x",
+        "table.label": "ill", "table.schema": "file", "table.test": 0.4,
+    }  # fmt: skip
+    own = [{"x": np.arange(60.0)[:, None] % 7, "y": y}] * 2
+    short: dict[str, Any] = {"method": "local", "num_server_rounds": 1, "out": tmp_path}
+    coterie.run(None, keys, model="linear", **short)
+    coterie.run(peers_data=own, model="linear", **short)
+    printed = "".join(capsys.readouterr())
+    assert printed.count(finding or "regression targets") == (3 if finding else 0)
+    assert printed.count("did you mean") == (3 if "No" in labels else 0)
+    if finding:
+        assert f"{', '.join(map(str, files))}: ill: {finding}" in printed
