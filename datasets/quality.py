@@ -136,9 +136,10 @@ def _survey(problem: Problem, for_leaks: bool) -> Sequence[ColumnQuality]:
 
 
 def of_labels(problem: Problem) -> str:
-    """Return the finding of the labels of own data; empty without one."""
-    if problem.task != "regression" or not problem.preprocessing:
-        return leaks.alike("classes", problem.classes if problem.preprocessing else ())
+    """Return the finding of the labels; empty without one."""
+    if problem.task != "regression":  # FEMNIST has the letters A and a
+        is_own, classes = bool(problem.preprocessing), problem.classes
+        return leaks.alike("classes", [name for name in classes if is_own or len(name) > 1])
     parts = problem.train, problem.validation, problem.test
     return _numbers("labels", *(each.ravel() for part in parts for each in part.targets))
 

@@ -464,7 +464,7 @@ def test_numbers_of_a_model_file_are_numbers() -> None:
 def test_labels_that_may_mean_something_else_are_named(
     labels: list[Any], finding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the draft, and by a run of arrays or of the table."""
+    """By the draft, and by a run of the table, of peers' arrays, or of arrays to be divided."""
     y = np.resize(labels, 60)
     (tmp_path / "data").mkdir()
     rows = [f"{i % 7},{label}" for i, label in enumerate(y)]
@@ -479,8 +479,9 @@ def test_labels_that_may_mean_something_else_are_named(
     short: dict[str, Any] = {"method": "local", "num_server_rounds": 1, "out": tmp_path}
     coterie.run(None, keys, model="linear", **short)
     coterie.run(peers_data=own, model="linear", **short)
+    coterie.run(dataset=own[0], peers=2, partition__kind="iid", model="linear", **short)
     printed = "".join(capsys.readouterr())
-    assert printed.count(finding or "regression targets") == (3 if finding else 0)
-    assert printed.count("did you mean") == (3 if "No" in labels else 0)
+    assert printed.count(finding or "regression targets") == (4 if finding else 0)
+    assert printed.count("did you mean") == (4 if "No" in labels else 0)
     if finding:
         assert f"{', '.join(map(str, files))}: ill: {finding}" in printed
