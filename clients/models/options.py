@@ -418,7 +418,7 @@ def check_image(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return channels, height and width of an image that a convolutional network takes."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(
-            "the model wants images (channels, height, width) of at least 4x4, but an example has "
+            "the model wants images of at least 4x4 (channels, height, width), but an example has "
             f'shape {shape}: reorder the axes, or choose model = "mlp" or "linear"'
         )
     return shape

@@ -112,7 +112,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run --name taken --out .", "exists already"),
         (
             "run dataset=breast-cancer partition.kind=iid model=lenet",
-            "images (channels, height, width) of at least 4x4, but an example has shape (30,)",
+            "images of at least 4x4 (channels, height, width), but an example has shape (30,)",
         ),
         ("resume taken", "taken is not a run directory"),
         ("resume finished", "finished is finished already"),
