@@ -59,10 +59,10 @@ def data_quality(problem: Problem, console: Console) -> None:
         console.print(line, soft_wrap=True, markup=False)
     for peer, finding in quality.one_class_in(problem).items():
         name = problem.names[peer] if problem.names else f"peer {peer}"
-        console.print(f"{name}: {finding}", soft_wrap=True)
+        console.print(f"{name}: {finding}", soft_wrap=True, markup=False)
     of_columns = warnings(survey(problem), problem.names, problem.name)
     for line in filter(None, (of_labels(problem), *of_columns)):
-        console.print(f"data quality: {line}", soft_wrap=True)
+        console.print(f"data quality: {line}", soft_wrap=True, markup=False)
 
 
 def split(problem: Problem) -> Table:

@@ -386,7 +386,7 @@ def unread(folder: Path, read: Collection[Path], linked: Sequence[Path] = ()) ->
     files = (path for path in below if path.is_file() or path.is_symlink())
     names = [path.relative_to(base) for path in files if path.suffix not in (".md", ".toml")]
     rest = sorted(name.as_posix() for name in names if not any(map(is_hidden, name.parts)))
-    line = f"{len(rest)} not read in data-dir: {listed(rest)}; rename or merge files of the data"
+    line = f"unread in data-dir: {len(rest)} ({listed(rest)}); rename or merge those that are data"
     return (line,) if rest else ()
 
 

@@ -80,7 +80,7 @@ def another_user() -> list[str]:
 def started(
     *command: str, place: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in the background, and interrupt it."""
+    """Run a command in the background, interrupt it, and kill what a host of Flower leaves."""
     restored = ["env", "--default-signal=INT"]  # a background job ignores the signal of Ctrl-C
     with (place / f"{command[-1]}.log").open("w") as log:
         process = subprocess.Popen(
@@ -89,8 +89,12 @@ def started(
     try:
         yield process
     finally:
+        left = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         process.wait(60)
+        for each in left:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def listening(process: subprocess.Popen[bytes]) -> set[int]:

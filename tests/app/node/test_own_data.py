@@ -155,7 +155,7 @@ def test_the_quality_of_own_data_stays_on_the_node(
         assert "ppv" in card["diagnostics"]["measures"]
         assert "73.0625" not in (home / "models" / f"peer-{peer:04d}.md").read_text()
     assert "data quality: peer 0: secret_lab is -99" in caplog.text
-    assert "data quality: 1 not read in data-dir: secret_patient.csv" in caplog.text
+    assert "data quality: unread in data-dir: 1 (secret_patient.csv)" in caplog.text
 
 
 def test_patients_and_times_stay_on_the_node(

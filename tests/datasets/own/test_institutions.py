@@ -472,7 +472,7 @@ def test_files_that_are_not_read_are_named(name: str, tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text("x,y")
     for (line,), path, home in zip(both(), beside, (own, common), strict=True):
-        assert line.startswith(f"1 not read in data-dir: {path.relative_to(home).as_posix()};")
+        assert line.startswith(f"unread in data-dir: 1 ({path.relative_to(home).as_posix()});")
 
 
 def test_folders_of_peers_may_be_links(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -485,7 +485,7 @@ def test_folders_of_peers_may_be_links(tmp_path: Path, caplog: pytest.LogCapture
     (tmp_path / "disk" / "b" / "later.csv").touch()
     (tmp_path / "disk" / "b" / "old").symlink_to(tmp_path)
     (line,) = load("table", tmp_path / "data", ROWS).left_out
-    assert line.startswith("2 not read in data-dir: b/later.csv and b/old;")
+    assert line.startswith("unread in data-dir: 2 (b/later.csv and b/old);")
     assert not caplog.text
 
 
@@ -507,4 +507,4 @@ def test_a_comparison_names_what_it_leaves_out_once(
     assert (
         printed.count("b: 1 of 11 rows left out: data.csv, line 12: bmi 'tall' is not a num") == 1
     )
-    assert printed.count("1 not read in data-dir: a/later.csv; rename or merge") == 1
+    assert printed.count("unread in data-dir: 1 (a/later.csv); rename or merge") == 1

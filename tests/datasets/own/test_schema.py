@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import coterie
 from coterie.app.cli.main import main
 from coterie.datasets.own.cells import open_table
-from coterie.datasets.own.institutions import RefusedError
+from coterie.datasets.own.institutions import RefusedError, listed
 from coterie.datasets.own.schema import described, digest, drafted, read_schema
 from coterie.datasets.own.tabular import TableOptions, read_table
 from coterie.datasets.preprocessing import Column, Preprocessing, numbers
@@ -104,9 +104,7 @@ def test_bad_rows_are_named_by_line(tmp_path: Path) -> None:
     options = TableOptions(**{**vars(OPTIONS), "bad_rows": "leave-out"})
     _, held = read_table(tmp_path, options, 0, 0)
     assert len(held.rows["train"]) == 6
-    assert held.left_out == "3 of 9 rows left out: " + " and ".join(
-        [", ".join(refusal.value.entries[:2]), refusal.value.entries[2]]
-    )
+    assert held.left_out == f"3 of 9 rows left out: {listed(refusal.value.entries)}"
 
 
 def test_gaps_are_bad_unless_they_are_filled(tmp_path: Path) -> None:
